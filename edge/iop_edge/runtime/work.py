@@ -1,0 +1,98 @@
+"""What an ingress hands down to the run service, and the answer it gets back.
+
+The run service knows leases, attempts and faults; it does not know JSON, server-sent events or
+any caller's dialect. Those come in as a `Work`: it renders the upstream request for whichever
+provider was chosen, and reads the upstream's answer as it comes. All of it is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from iop_edge.pool.demand import Demand
+from iop_shared.ids import ModelId, RunId, Target
+from iop_shared.profiles import Operation
+
+Surface = Literal["chat", "responses", "messages", "count_tokens", "submit_run"]
+HeaderPairs = Sequence[tuple[str, str]]
+
+
+class ReportedUsage(Struct, frozen=True, kw_only=True):
+    """Tokens as an upstream reported them. A reported zero is a zero; None is not reported."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class AnswerReader(Protocol):
+    """Reads one upstream answer, chunk by chunk, in the order of arrival. No I/O, no clock."""
+
+    @property
+    def usage(self) -> ReportedUsage:
+        """What has been reported so far; the last report counts, repeated ones are not summed."""
+        ...
+
+    @property
+    def headers(self) -> HeaderPairs:
+        """The response headers for the caller: never a copy of all that the upstream sent."""
+        ...
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the next bytes and return what may be released to the caller now.
+
+        Raises Fault(upstream_invalid) on an answer that is none.
+        """
+        ...
+
+    def end(self) -> bytes:
+        """The upstream's body is complete: return what is left to release.
+
+        Raises Fault(upstream_closed) where the protocol's terminal marker is missing (OAI-7).
+        """
+        ...
+
+
+class Work(Protocol):
+    """One caller's request, ready to be rendered for any provider that may be chosen."""
+
+    @property
+    def operation(self) -> Operation: ...
+
+    @property
+    def is_stream(self) -> bool: ...
+
+    def upstream_headers(self) -> HeaderPairs:
+        """Headers for the upstream, beside those of the adapter's own."""
+        ...
+
+    def upstream_body(self, target: Target) -> bytes:
+        """The request body with the model name that the chosen provider's upstream uses."""
+        ...
+
+    def reader(self, status: int, headers: HeaderPairs, target: Target) -> AnswerReader:
+        """A reader for an answer that began with this status and these headers."""
+        ...
+
+
+class Principal(Struct, frozen=True, kw_only=True):
+    """Who calls, as the config names them. Never the token."""
+
+    token_ref: str
+    principal_ref: str
+    principal_alias: str | None = None
+
+
+class RunSpec(Struct, frozen=True, kw_only=True):
+    """A run as the caller asked for it, frozen at its start."""
+
+    run_id: RunId
+    request_id: str
+    surface: Surface
+    model: ModelId
+    demand: Demand
+    work: Work
+    principal: Principal | None = None
+    traceparent: str = ""

@@ -1,0 +1,1 @@
+"""What both ends must agree on: ids, errors, profiles, the session, the wire, lifecycle, logs."""
