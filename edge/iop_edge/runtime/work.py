@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from iop_shared.ids import ModelId, RunId, Target
+from iop_shared.profiles import Operation
 from msgspec import Struct
 
 from iop_edge.pool.demand import Demand
-from iop_shared.ids import ModelId, RunId, Target
-from iop_shared.profiles import Operation
 
 Surface = Literal["chat", "responses", "messages", "count_tokens", "submit_run"]
 HeaderPairs = Sequence[tuple[str, str]]

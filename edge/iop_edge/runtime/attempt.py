@@ -1,0 +1,167 @@
+"""One attempt as the edge sees it: one lease's execution on one node.
+
+It is the meeting point of two sides that never wait for each other: the session puts frames in as
+they arrive, the run takes them out as its caller reads. What lies between is bounded by the credit
+window. It does not know which provider it is, nor what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from iop.runtime_pb2 import ResponseHead
+from iop_shared.errors import Fault
+from iop_shared.session.flow import ReceiveWindow, SendWindow
+
+
+class AttemptLink(Protocol):
+    """What an attempt needs of the session that carries it."""
+
+    def send_body(self, attempt_id: int, content: bytes) -> None: ...
+    def end_body(self, attempt_id: int) -> None: ...
+    def send_credit(self, attempt_id: int, size: int) -> None: ...
+    def cancel_attempt(self, attempt_id: int, reason: str) -> None: ...
+
+
+class Attempt:
+    """Read `head()` first, then `next_chunk()` until it gives None. Either raises the Fault that
+    ended the attempt. One reader only."""
+
+    __slots__ = (
+        "_body_left",
+        "_chunks",
+        "_ended",
+        "_fault",
+        "_head",
+        "_link",
+        "_receive_window",
+        "_send_window",
+        "_waiter",
+        "attempt_id",
+        "has_upstream_started",
+    )
+
+    def __init__(
+        self,
+        link: AttemptLink,
+        attempt_id: int,
+        *,
+        receive_window: ReceiveWindow,
+        send_window: SendWindow,
+    ) -> None:
+        self._link = link
+        self.attempt_id = attempt_id
+        self.has_upstream_started = False
+        self._receive_window = receive_window
+        self._send_window = send_window
+        self._body_left = memoryview(b"")
+        self._head: ResponseHead | None = None
+        self._chunks: deque[bytes] = deque()
+        self._ended = False
+        self._fault: Fault | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open"
+        return f"Attempt({self.attempt_id}, {state}, unread={self._receive_window.unread_bytes})"
+
+    # -- the run's side ------------------------------------------------------------------------
+
+    async def head(self) -> ResponseHead:
+        """The upstream's status and headers. Raises the Fault that came instead."""
+        while self._head is None:
+            self._raise_if_ended()
+            await self._arrival()
+        return self._head
+
+    async def next_chunk(self) -> bytes | None:
+        """All body bytes that have arrived, at least one; None once the answer is complete.
+
+        Taking them returns credit to the node. Raises the Fault that cut the answer, after
+        everything that came before it has been taken.
+        """
+        while not self._chunks:
+            if self._ended:
+                self._raise_if_ended()
+                return None
+            await self._arrival()
+        content = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        credit = self._receive_window.consumed(len(content))
+        if credit and not self._ended:
+            self._link.send_credit(self.attempt_id, credit)
+        return content
+
+    def cancel(self, reason: str) -> None:
+        """Give the attempt up: the node is told, and closes its upstream (NODE-7). Idempotent."""
+        if not self._ended:
+            self._link.cancel_attempt(self.attempt_id, reason)
+
+    # -- the session's side --------------------------------------------------------------------
+
+    def begin_body(self, body: bytes) -> None:
+        """Send a body too long for the opening frame, as far as credit allows."""
+        self._body_left = memoryview(body)
+        self._continue_body()
+
+    def on_started(self) -> None:
+        self.has_upstream_started = True
+
+    def on_credit(self, size: int) -> None:
+        self._send_window.grant(size)
+        self._continue_body()
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.has_upstream_started = True
+        if self._head is None:
+            self._head = head
+            self._wake()
+
+    def on_chunk(self, content: bytes) -> None:
+        """Raises FlowViolation where the node sends more than it has credit for."""
+        self._receive_window.received(len(content))
+        if content:
+            self._chunks.append(content)
+            self._wake()
+
+    def on_end(self, fault: Fault | None) -> None:
+        """The attempt is over, by an answer that is complete (None) or by a fault. Once."""
+        if self._ended:
+            return
+        self._ended = True
+        self._fault = fault
+        self._body_left = memoryview(b"")
+        self._receive_window.close()
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------
+
+    def _continue_body(self) -> None:
+        left = self._body_left
+        while left:
+            allowed = self._send_window.spend(len(left))
+            if not allowed:
+                self._body_left = left
+                return
+            self._link.send_body(self.attempt_id, bytes(left[:allowed]))
+            left = left[allowed:]
+            if not left:
+                self._link.end_body(self.attempt_id)
+        self._body_left = left
+
+    def _raise_if_ended(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    async def _arrival(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,159 @@
+"""What waits to be written on a session, and what makes the next batch.
+
+The rule is "send what waits": the writer takes a batch whenever the transport can take one. An
+idle session therefore sends every frame at once and alone, and a busy one shares the fixed cost of
+a message among all that has gathered meanwhile. No timer, no linger.
+
+Order:
+ 1. Control frames first, all of them, in their order (they are few and small).
+ 2. Then data, lane by lane in rotation, about `QUANTUM_BYTES` of a lane per turn and never more
+    than `BATCH_BYTES` in a batch, so that control never waits behind much data and no attempt
+    starves another.
+ 3. Within a lane the order of queueing is kept: head, body, end.
+
+Every byte in a lane is already covered by credit (`flow`), so a lane can always be sent. Adjacent
+body pieces of a lane are joined into one chunk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+Frame = TypeVar("Frame")
+
+BATCH_BYTES = 64 * 1024
+QUANTUM_BYTES = 16 * 1024
+"""A lane's turn; also the largest piece, and the largest body that a frame may carry inline."""
+
+FRAME_WEIGHT_BYTES = 64
+"""What a frame without a body counts for."""
+
+_ROOM_BYTES = BATCH_BYTES - 2 * QUANTUM_BYTES
+"""A turn begins only below this, since it may overrun its quantum by one piece."""
+
+
+class Chunk(NamedTuple):
+    """Body bytes of one attempt, ready to be put into a batch."""
+
+    attempt_id: int
+    content: bytes
+    is_last: bool
+
+
+class _Weighted(NamedTuple, Generic[Frame]):
+    frame: Frame
+    weight: int
+
+
+class _End:
+    """The mark behind the last byte of a body."""
+
+
+_END = _End()
+
+
+class _Lane(Generic[Frame]):
+    __slots__ = ("attempt_id", "is_scheduled", "waiting")
+
+    def __init__(self, attempt_id: int) -> None:
+        self.attempt_id = attempt_id
+        self.waiting: deque[bytes | _End | _Weighted[Frame]] = deque()
+        self.is_scheduled = False
+
+
+class Outbox(Generic[Frame]):
+    """Frames are opaque here; only their weight in bytes counts."""
+
+    def __init__(self) -> None:
+        self._control: deque[Frame] = deque()
+        self._lanes: dict[int, _Lane[Frame]] = {}
+        self._ready: deque[_Lane[Frame]] = deque()
+
+    def __bool__(self) -> bool:
+        """Something waits."""
+        return bool(self._control or self._ready)
+
+    def __repr__(self) -> str:
+        return (
+            f"Outbox(control={len(self._control)}, lanes={len(self._lanes)}, "
+            f"ready={len(self._ready)})"
+        )
+
+    def control(self, frame: Frame) -> None:
+        """Queue a frame that overtakes all data."""
+        self._control.append(frame)
+
+    def frame(self, attempt_id: int, frame: Frame, weight: int = FRAME_WEIGHT_BYTES) -> None:
+        """Queue a frame of an attempt, behind what its lane holds already."""
+        self._queue(attempt_id, _Weighted(frame, weight))
+
+    def body(self, attempt_id: int, content: bytes) -> None:
+        """Queue body bytes for which credit has been spent."""
+        if len(content) <= QUANTUM_BYTES:
+            self._queue(attempt_id, content)
+            return
+        for start in range(0, len(content), QUANTUM_BYTES):
+            self._queue(attempt_id, content[start : start + QUANTUM_BYTES])
+
+    def end_body(self, attempt_id: int) -> None:
+        """Queue the mark that this direction's body is complete."""
+        self._queue(attempt_id, _END)
+
+    def drop(self, attempt_id: int) -> Sequence[Frame]:
+        """Forget what waits of an attempt; return the frames of it that were never sent."""
+        lane = self._lanes.pop(attempt_id, None)
+        if lane is None:
+            return ()
+        unsent = [item.frame for item in lane.waiting if isinstance(item, _Weighted)]
+        lane.waiting.clear()
+        return unsent
+
+    def take(self) -> list[Frame | Chunk]:
+        """The next batch, empty when nothing waits."""
+        batch: list[Frame | Chunk] = list(self._control)
+        self._control.clear()
+        room = _ROOM_BYTES
+        ready = self._ready
+        while ready and room > 0:
+            lane = ready.popleft()
+            room -= self._emit(lane, batch)
+            if lane.waiting:
+                ready.append(lane)
+            else:
+                lane.is_scheduled = False
+                self._lanes.pop(lane.attempt_id, None)
+        return batch
+
+    def _queue(self, attempt_id: int, item: bytes | _End | _Weighted[Frame]) -> None:
+        lane = self._lanes.get(attempt_id)
+        if lane is None:
+            lane = self._lanes[attempt_id] = _Lane(attempt_id)
+        lane.waiting.append(item)
+        if not lane.is_scheduled:
+            lane.is_scheduled = True
+            self._ready.append(lane)
+
+    def _emit(self, lane: _Lane[Frame], batch: list[Frame | Chunk]) -> int:
+        """Move at least one item, and about a quantum, of a lane into the batch."""
+        waiting = lane.waiting
+        spent = 0
+        pieces: list[bytes] = []
+        while waiting and spent < QUANTUM_BYTES:
+            item = waiting.popleft()
+            if isinstance(item, bytes):
+                pieces.append(item)
+                spent += len(item)
+                continue
+            is_end = isinstance(item, _End)
+            if pieces or is_end:
+                batch.append(Chunk(lane.attempt_id, b"".join(pieces), is_end))
+                pieces.clear()
+                spent += FRAME_WEIGHT_BYTES
+            if isinstance(item, _Weighted):
+                batch.append(item.frame)
+                spent += item.weight
+        if pieces:
+            batch.append(Chunk(lane.attempt_id, b"".join(pieces), False))
+        return spent
