@@ -879,7 +879,8 @@ class AttemptOpen(message.Message):
     GENERATION_FIELD_NUMBER: builtins.int
     DEADLINE_MS_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
-    HAS_BODY_CHUNKS_FIELD_NUMBER: builtins.int
+    CHUNKED_BODY_BYTES_FIELD_NUMBER: builtins.int
+    AUTH_OVERRIDE_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     TUNNEL_FIELD_NUMBER: builtins.int
     attempt_id: builtins.int
@@ -894,8 +895,14 @@ class AttemptOpen(message.Message):
     deadline_ms: builtins.int
     """from now; 0 for none beyond the adapter's own"""
     traceparent: builtins.str
-    has_body_chunks: builtins.bool
-    """the request body follows in chunks"""
+    chunked_body_bytes: builtins.int
+    """length of a body that follows in chunks; 0: it is inline"""
+    @builtins.property
+    def auth_override(self) -> Header:
+        """The caller's own provider token, for this request alone: stands in place of the adapter's
+        header of that name.
+        """
+
     @builtins.property
     def run(self) -> RunRequest: ...
     @builtins.property
@@ -910,13 +917,14 @@ class AttemptOpen(message.Message):
         generation: builtins.int = ...,
         deadline_ms: builtins.int = ...,
         traceparent: builtins.str = ...,
-        has_body_chunks: builtins.bool = ...,
+        chunked_body_bytes: builtins.int = ...,
+        auth_override: Header | None = ...,
         run: RunRequest | None = ...,
         tunnel: ProviderTunnelRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run", "tunnel", b"tunnel", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["auth_override", b"auth_override", "run", b"run", "tunnel", b"tunnel", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "attempt_id", b"attempt_id", "deadline_ms", b"deadline_ms", "generation", b"generation", "has_body_chunks", b"has_body_chunks", "provider_id", b"provider_id", "run", b"run", "run_id", b"run_id", "traceparent", b"traceparent", "tunnel", b"tunnel", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "attempt_id", b"attempt_id", "auth_override", b"auth_override", "chunked_body_bytes", b"chunked_body_bytes", "deadline_ms", b"deadline_ms", "generation", b"generation", "provider_id", b"provider_id", "run", b"run", "run_id", b"run_id", "traceparent", b"traceparent", "tunnel", b"tunnel", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = typing.Literal["run", "tunnel"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = typing.Literal["work", b"work"]  # noqa: Y015

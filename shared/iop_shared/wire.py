@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from iop.runtime_pb2 import EdgeBatch, EdgeFrame, NodeBatch, NodeFrame
-
 from iop_shared.session.outbox import Chunk
 
 AUTHORIZATION = "authorization"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
+
 from iop.runtime_pb2 import (
     AttemptOpen,
     Hello,
@@ -20,6 +21,8 @@ from iop.runtime_pb2 import (
     NodeReport,
     Welcome,
 )
+from iop_edge.runtime.attempt import Attempt
+from iop_edge.runtime.node_session import NodeSession
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import Generation, NodeId
@@ -27,9 +30,6 @@ from iop_shared.session.flow import INITIAL_WINDOW_BYTES, WindowBudget
 from iop_shared.session.handshake import SPOKEN, Protocols, negotiate
 from iop_shared.session.liveness import HEARTBEAT_INTERVAL_S, SILENCE_LIMIT_S
 from iop_shared.wire import MAX_MESSAGE_BYTES
-
-from iop_edge.runtime.attempt import Attempt
-from iop_edge.runtime.node_session import NodeSession
 
 PROBE_TIMEOUT_S = 2.0
 """How long a session that another process wants to replace may take to show life (NODE-9)."""
@@ -339,7 +339,9 @@ class NodeHub:
         generation = Generation(payload.generation)
         if node.session is None:
             return NodeAnswer(node_id=node_id, outcome="not_connected", generation=node.effective)
-        loop = asyncio.get_running_loop()
+        if node.acknowledged == generation:
+            # It joined between the swap and the push, and was welcomed with this payload.
+            return NodeAnswer(node_id=node_id, outcome="acknowledged", generation=node.effective)
         if node.refused == generation:
             return NodeAnswer(
                 node_id=node_id,
@@ -349,7 +351,8 @@ class NodeHub:
             )
         pending = node.pending.get(generation)
         if pending is None:
-            pending = node.pending[generation] = loop.create_future()
+            pending = asyncio.get_running_loop().create_future()
+            node.pending[generation] = pending
         if node.sent != generation:
             node.sent = generation
             node.session.refresh(payload)

@@ -28,6 +28,7 @@ from iop.runtime_pb2 import (
     NodeReport,
     Welcome,
 )
+from iop_edge.runtime.attempt import Attempt
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId
 from iop_shared.session.flow import FlowViolation, ReceiveWindow, SendWindow, WindowBudget
@@ -35,8 +36,6 @@ from iop_shared.session.handshake import Handshake, Kind, ProtocolError
 from iop_shared.session.liveness import Liveness
 from iop_shared.session.outbox import QUANTUM_BYTES, Outbox
 from iop_shared.wire import edge_batch
-
-from iop_edge.runtime.attempt import Attempt
 
 
 class SessionEvents(Protocol):
@@ -129,7 +128,7 @@ class NodeSession:
         if is_inline:
             opening.tunnel.body = body
         else:
-            opening.has_body_chunks = True
+            opening.chunked_body_bytes = len(body)
         self._outbox.frame(
             attempt_id, EdgeFrame(attempt_open=opening), len(body) if is_inline else 256
         )

@@ -1,0 +1,174 @@
+"""The gRPC end that nodes dial: tokens, the first frame, and one stream for each session.
+
+It knows sockets and statuses and nothing else: who may join is the hub's decision, what frames
+mean is the session's.
+
+  wrong or unknown token      UNAUTHENTICATED, one status for both (NODE-9)
+  no hello in time, or none   INVALID_ARGUMENT
+  protocol ranges do not meet FAILED_PRECONDITION
+  another process is alive    ALREADY_EXISTS
+  the edge is draining        UNAVAILABLE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from iop.runtime_pb2 import EdgeBatch, Hello, NodeBatch
+from iop.runtime_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
+from iop_edge.config.effective import Tls
+from iop_edge.runtime.node_hub import JoinRefused, NodeHub
+from iop_edge.runtime.node_session import NodeSession
+from iop_shared import logs
+from iop_shared.ids import NodeId
+from iop_shared.wire import AUTHORIZATION, SERVER_OPTIONS
+
+HELLO_TIMEOUT_S = 10.0
+
+_log = logs.get("node_link")
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PortTaken(Exception):
+    """The address cannot be listened on; the message names it."""
+
+
+class NodeTokens:
+    """Which node a token belongs to, by the sha256 of its UTF-8 bytes.
+
+    Looking a digest up says nothing about the token, since the caller does not choose it bit by
+    bit; the comparison that decides is constant in time all the same.
+    """
+
+    def __init__(self, digests: Mapping[NodeId, bytes]) -> None:
+        self._by_digest = {digest: node_id for node_id, digest in digests.items()}
+
+    def __repr__(self) -> str:
+        return f"NodeTokens({len(self._by_digest)} nodes)"
+
+    def owner(self, authorization: str | None) -> NodeId | None:
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None
+        digest = hashlib.sha256(token.encode()).digest()
+        for known, node_id in self._by_digest.items():
+            if known[:8] == digest[:8] and hmac.compare_digest(known, digest):
+                return node_id
+        return None
+
+
+class NodeLink(NodeLinkServicer):
+    """Serves `Session`."""
+
+    def __init__(self, hub: NodeHub, tokens: NodeTokens) -> None:
+        self._hub = hub
+        self._tokens = tokens
+        self._refusals = 0
+        self.is_draining = False
+
+    async def Session(
+        self, request_iterator: AsyncIterator[NodeBatch], context: _Context
+    ) -> AsyncIterator[EdgeBatch]:
+        node_id = await self._authenticated(context)
+        hello = await self._hello(request_iterator, context)
+        try:
+            session = await self._hub.join(node_id, hello)
+        except JoinRefused as refusal:
+            _log.warning("node_join_refused", node_id=node_id, code=refusal.code)
+            status = (
+                grpc.StatusCode.ALREADY_EXISTS
+                if refusal.code == "already_connected"
+                else grpc.StatusCode.FAILED_PRECONDITION
+            )
+            await context.abort(status, f"{refusal.code}: {refusal}")
+        reader = asyncio.create_task(_read(session, request_iterator))
+        try:
+            while (batch := await session.next_batch()) is not None:
+                yield batch
+        finally:
+            reader.cancel()
+            session.close("the stream ended")
+        if session.close_reason and session.close_reason.startswith("protocol_error"):
+            await context.abort(grpc.StatusCode.INTERNAL, session.close_reason)
+
+    async def _authenticated(self, context: _Context) -> NodeId:
+        if self.is_draining:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "draining: the edge is stopping")
+        metadata = dict(context.invocation_metadata() or ())
+        presented = metadata.get(AUTHORIZATION)
+        node_id = self._tokens.owner(presented if isinstance(presented, str) else None)
+        if node_id is None:
+            self._count_refusal(context)
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "the token is not one of this edge's nodes"
+            )
+            raise AssertionError("abort does not return")
+        return node_id
+
+    async def _hello(self, request_iterator: AsyncIterator[NodeBatch], context: _Context) -> Hello:
+        try:
+            first = await asyncio.wait_for(anext(request_iterator), HELLO_TIMEOUT_S)
+        except (TimeoutError, StopAsyncIteration):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no hello arrived")
+            raise AssertionError("abort does not return") from None
+        if len(first.frames) != 1 or not first.frames[0].HasField("hello"):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "the first frame of a node must be its hello"
+            )
+        return first.frames[0].hello
+
+    def _count_refusal(self, context: _Context) -> None:
+        """One line for the 1st, 2nd, 4th, 8th … refusal: a node that retries for days with an old
+        token must not fill the log."""
+        self._refusals += 1
+        if self._refusals & (self._refusals - 1) == 0:
+            _log.warning("node_unauthenticated", peer=context.peer(), refusals=self._refusals)
+
+
+async def _read(session: NodeSession, batches: AsyncIterator[NodeBatch]) -> None:
+    try:
+        async for batch in batches:
+            session.receive(batch)
+    except Exception as error:
+        session.close(f"the connection broke: {type(error).__name__}")
+    else:
+        session.close("closed by the node")
+
+
+async def listen(link: NodeLink, address: str, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
+    """Bind and start the listener for nodes; return it and the port it took.
+
+    Raises PortTaken naming the address.
+    """
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_NodeLinkServicer_to_server(link, server)
+    try:
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, _credentials(tls))
+    except RuntimeError as error:
+        raise PortTaken(f"server.listen: {address} cannot be listened on") from error
+    if port == 0:
+        raise PortTaken(f"server.listen: {address} cannot be listened on")
+    await server.start()
+    return server, port
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    with open(tls.key_file, "rb") as key, open(tls.cert_file, "rb") as certificate:
+        pair = [(key.read(), certificate.read())]
+    if tls.client_ca_file is None:
+        return grpc.ssl_server_credentials(pair)
+    with open(tls.client_ca_file, "rb") as authority:
+        return grpc.ssl_server_credentials(
+            pair, root_certificates=authority.read(), require_client_auth=True
+        )
