@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from iop.runtime_pb2 import RunRequest
 from iop_shared.ids import AdapterKey, Target
 from iop_shared.profiles import Operation
-from msgspec import Struct
 
 HeaderPairs = Sequence[tuple[str, str]]
 

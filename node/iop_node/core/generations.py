@@ -36,16 +36,16 @@ class Drained(NamedTuple):
     """A registry that was replaced has no lease left. Stop it, and with it `released`."""
 
     generation: int
-    token: Hashable
-    released: tuple[Hashable, ...]
+    token: Any
+    released: tuple[Any, ...]
 
 
 class Abandoned(NamedTuple):
     """A prepared registry will not be installed. Stop `released`, which nobody else holds."""
 
     generation: int
-    token: Hashable
-    released: tuple[Hashable, ...]
+    token: Any
+    released: tuple[Any, ...]
 
 
 class DeadlineReached(NamedTuple):
@@ -72,7 +72,7 @@ class Draining(NamedTuple):
 class _Entry(Generic[Token]):
     __slots__ = ("deadline", "generation", "held", "is_deadline_told", "leases", "phase", "token")
 
-    def __init__(self, generation: int, token: Token, held: tuple[Hashable, ...]) -> None:
+    def __init__(self, generation: int, token: Token, held: tuple[Any, ...]) -> None:
         self.generation = generation
         self.token = token
         self.held = held
@@ -93,7 +93,7 @@ class Generations(Generic[Token]):
 
     # --- replacing -------------------------------------------------------------------------
 
-    def prepare(self, generation: int, token: Token, held: Collection[Hashable]) -> None:
+    def prepare(self, generation: int, token: Token, held: Collection[Any]) -> None:
         """Note a registry that is being started; from now on it holds what it shares.
 
         Raises ValueError for a token that is known already.
@@ -221,7 +221,7 @@ class Generations(Generic[Token]):
         released = self._remove(entry)
         return [Drained(entry.generation, entry.token, released)]
 
-    def _remove(self, entry: _Entry[Token]) -> tuple[Hashable, ...]:
+    def _remove(self, entry: _Entry[Token]) -> tuple[Any, ...]:
         del self._entries[entry.token]
-        still_held = frozenset[Hashable]().union(*(other.held for other in self._entries.values()))
+        still_held = frozenset[Any]().union(*(other.held for other in self._entries.values()))
         return tuple(thing for thing in entry.held if thing not in still_held)

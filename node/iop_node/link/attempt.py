@@ -1,0 +1,153 @@
+"""One attempt as the node sees it: the edge's request coming in, the upstream's answer going out.
+
+It joins frames to the adapter seam: `AttemptResponder` is where an adapter puts its answer, and
+`RequestBody` is where it takes a long request body from. Both keep the credit rules, so that
+neither direction holds more than a window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from iop.runtime_pb2 import Header, NodeFrame, ResponseHead, RunEvent, UpstreamStarted
+from iop_node.adapters.base import (
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from iop_node.adapters.base import RunEvent as AdapterEvent
+from iop_shared.session.flow import ReceiveWindow, SendWindow
+
+
+class ResponseLink(Protocol):
+    """What an attempt needs of the session that carries it."""
+
+    def send_frame(self, attempt_id: int, frame: NodeFrame) -> None: ...
+    def send_body(self, attempt_id: int, content: bytes) -> None: ...
+    def send_credit(self, attempt_id: int, size: int) -> None: ...
+
+
+class RequestBody:
+    """A long request body, in pieces, as an async iterator. One reader only.
+
+    Ends early with EOFError when the session does.
+    """
+
+    def __init__(self, link: ResponseLink, attempt_id: int, window: ReceiveWindow) -> None:
+        self._link = link
+        self._attempt_id = attempt_id
+        self._window = window
+        self._pieces: deque[bytes] = deque()
+        self._is_complete = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def on_chunk(self, content: bytes, last: bool) -> None:
+        """Raises FlowViolation where the edge sends more than it has credit for."""
+        self._window.received(len(content))
+        if content:
+            self._pieces.append(content)
+        self._is_complete = self._is_complete or last
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        self._window.close()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._pieces:
+            if self._is_complete:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        content = self._pieces.popleft()
+        credit = self._window.consumed(len(content))
+        if credit:
+            self._link.send_credit(self._attempt_id, credit)
+        return content
+
+
+class AttemptResponder:
+    """The adapter's `Responder` for one attempt."""
+
+    def __init__(self, link: ResponseLink, attempt_id: int, window: SendWindow) -> None:
+        self._link = link
+        self._attempt_id = attempt_id
+        self._window = window
+        self._waiter: asyncio.Future[None] | None = None
+        self.has_started = False
+
+    def on_credit(self, size: int) -> None:
+        self._window.grant(size)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def started(self) -> None:
+        self.has_started = True
+        self._link.send_frame(
+            self._attempt_id,
+            NodeFrame(upstream_started=UpstreamStarted(attempt_id=self._attempt_id)),
+        )
+
+    def head(self, status: int, headers: list[tuple[str, str]]) -> None:
+        head = ResponseHead(
+            attempt_id=self._attempt_id,
+            status=status,
+            headers=[Header(name=name, value=value) for name, value in headers],
+        )
+        self._link.send_frame(self._attempt_id, NodeFrame(response_head=head))
+
+    async def chunk(self, content: bytes) -> None:
+        while content:
+            allowed = self._window.spend(len(content))
+            if not allowed:
+                await self._credit()
+                continue
+            self._link.send_body(self._attempt_id, content[:allowed])
+            content = content[allowed:]
+
+    async def event(self, event: AdapterEvent) -> None:
+        frame = NodeFrame(run_event=_run_event(self._attempt_id, event))
+        # An event is one frame and cannot be cut: it may overdraw what is left of the window once.
+        while not self._window.spend(frame.ByteSize()):
+            await self._credit()
+        self._link.send_frame(self._attempt_id, frame)
+
+    async def _credit(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
+def _run_event(attempt_id: int, event: AdapterEvent) -> RunEvent:
+    frame = RunEvent(attempt_id=attempt_id)
+    match event:
+        case TextDelta():
+            frame.text_delta = event.text
+        case ReasoningDelta():
+            frame.reasoning_delta = event.text
+        case ToolCallDelta():
+            call = frame.tool_call_delta
+            call.index, call.id, call.name = event.index, event.id, event.name
+            call.arguments_json = event.arguments_json
+        case Finish():
+            frame.finish_reason = event.reason
+        case Usage():
+            frame.usage.SetInParent()
+            for name in event.__struct_fields__:
+                value = getattr(event, name)
+                if value is not None:
+                    setattr(frame.usage, name, value)
+    return frame

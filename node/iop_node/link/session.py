@@ -1,0 +1,308 @@
+"""The node's end of one session: attempts run here, configs are answered here.
+
+The dialer feeds batches in and writes what `next_batch` gives. Which adapter runs an attempt is
+the router's decision, what a payload becomes is the applier's: both are reached through ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Protocol
+
+from iop.runtime_pb2 import (
+    AttemptEnd,
+    AttemptOpen,
+    Credit,
+    EdgeBatch,
+    EdgeFrame,
+    Goodbye,
+    Heartbeat,
+    NodeBatch,
+    NodeConfigAnswer,
+    NodeConfigPayload,
+    NodeFrame,
+    NodeReport,
+    Welcome,
+)
+from iop.runtime_pb2 import (
+    Fault as FaultFrame,
+)
+from iop_node.adapters.base import Responder
+from iop_node.link.attempt import AttemptResponder, RequestBody
+from iop_shared import logs
+from iop_shared.errors import Code, Fault
+from iop_shared.session.flow import FlowViolation, ReceiveWindow, SendWindow, WindowBudget
+from iop_shared.session.handshake import Handshake, Kind, ProtocolError
+from iop_shared.session.liveness import Liveness
+from iop_shared.session.outbox import Outbox
+from iop_shared.wire import node_batch
+
+_log = logs.get("link")
+
+
+class NodePorts(Protocol):
+    """What a session asks of the rest of the node."""
+
+    async def execute(
+        self, opening: AttemptOpen, body: RequestBody | bytes, out: Responder
+    ) -> None:
+        """Run one attempt to its end. Raises Fault; cancellation closes the upstream."""
+        ...
+
+    async def apply(
+        self, payload: NodeConfigPayload, *, boot_id: str, is_welcome: bool
+    ) -> NodeConfigAnswer:
+        """Turn a payload into the running registry, or refuse it. Never raises."""
+        ...
+
+    def report(self) -> NodeReport: ...
+
+
+class _Running:
+    __slots__ = ("body", "responder", "task")
+
+    def __init__(self, responder: AttemptResponder, body: RequestBody | None) -> None:
+        self.responder = responder
+        self.body = body
+        self.task: asyncio.Task[None] | None = None
+
+
+class NodeSessionEnd:
+    """Created from the edge's welcome; open until `close`."""
+
+    def __init__(self, welcome: Welcome, ports: NodePorts, budget: WindowBudget) -> None:
+        self.epoch = welcome.session_epoch
+        self.boot_id = welcome.boot_id
+        self.node_id = welcome.node_id
+        self.dropped: Counter[str] = Counter()
+        self.is_acknowledged = False
+        """A payload of this session has been acknowledged."""
+        self._ports = ports
+        self._budget = budget
+        self._window_bytes = welcome.initial_window_bytes
+        self._loop = asyncio.get_running_loop()
+        self._handshake = Handshake()
+        self._handshake.receive(Kind.GREETING)
+        self._liveness = Liveness(
+            self._loop.time(),
+            welcome.heartbeat_interval_ms / 1000,
+            welcome.silence_limit_ms / 1000,
+        )
+        self._outbox: Outbox[NodeFrame] = Outbox()
+        self._running: dict[int, _Running] = {}
+        self._applying: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.Future[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_leaving = False
+        self._reported = NodeReport()
+        self._heartbeats = 0
+        self._closed_because: str | None = None
+        self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
+        self._apply(welcome.payload, is_welcome=True)
+
+    def __repr__(self) -> str:
+        state = self._closed_because or "open"
+        return f"NodeSessionEnd(#{self.epoch}, {state}, attempts={len(self._running)})"
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed_because is None
+
+    @property
+    def close_reason(self) -> str | None:
+        return self._closed_because
+
+    async def drain(self, reason: str, deadline_s: float) -> bool:
+        """Say goodbye and let the attempts end. True when all did before the deadline."""
+        if self.is_open and not self._is_leaving:
+            self._is_leaving = True
+            self._control(
+                NodeFrame(goodbye=Goodbye(reason=reason, deadline_ms=int(deadline_s * 1000)))
+            )
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def report(self) -> None:
+        """Something that status shows has changed: tell the edge."""
+        report = self._ports.report()
+        if self.is_open and report != self._reported:
+            self._reported = report
+            self._control(NodeFrame(report=report))
+
+    # -- ResponseLink --------------------------------------------------------------------------
+
+    def send_frame(self, attempt_id: int, frame: NodeFrame) -> None:
+        self._outbox.frame(attempt_id, frame)
+        self._wake()
+
+    def send_body(self, attempt_id: int, content: bytes) -> None:
+        self._outbox.body(attempt_id, content)
+        self._wake()
+
+    def send_credit(self, attempt_id: int, size: int) -> None:
+        self._control(NodeFrame(credit=Credit(attempt_id=attempt_id, window_bytes=size)))
+
+    # -- the dialer's side ---------------------------------------------------------------------
+
+    async def next_batch(self) -> NodeBatch | None:
+        """What waits, as soon as something does; None once the session is over."""
+        while not self._outbox:
+            if not self.is_open:
+                return None
+            self._writer = self._loop.create_future()
+            try:
+                await self._writer
+            finally:
+                self._writer = None
+        self._liveness.said(self._loop.time())
+        return node_batch(self.epoch, self._outbox.take())
+
+    def receive(self, batch: EdgeBatch) -> None:
+        """Take a batch in. A peer that breaks the protocol closes the session."""
+        if not self.is_open:
+            self.dropped["after_close"] += len(batch.frames)
+            return
+        if batch.session_epoch != self.epoch:
+            self.dropped["old_epoch"] += len(batch.frames)
+            return
+        self._liveness.heard(self._loop.time())
+        try:
+            for frame in batch.frames:
+                self._receive(frame)
+        except (ProtocolError, FlowViolation) as error:
+            self.close(f"protocol_error: {error}")
+
+    def close(self, reason: str) -> None:
+        """The session is over: every attempt is cancelled. Idempotent."""
+        if not self.is_open:
+            return
+        self._closed_because = reason
+        self._handshake.end()
+        self._timer.cancel()
+        for running in self._running.values():
+            if running.task is not None:
+                running.task.cancel()
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------
+
+    def _receive(self, frame: EdgeFrame) -> None:
+        match frame.WhichOneof("frame"):
+            case "attempt_open":
+                self._open(frame.attempt_open)
+            case "credit":
+                running = self._running.get(frame.credit.attempt_id)
+                if running is not None:
+                    running.responder.on_credit(frame.credit.window_bytes)
+            case "request_chunk":
+                chunk = frame.request_chunk
+                running = self._running.get(chunk.attempt_id)
+                if running is None or running.body is None:
+                    self.dropped["late"] += 1
+                else:
+                    running.body.on_chunk(chunk.content, chunk.last)
+            case "cancel":
+                running = self._running.pop(frame.cancel.attempt_id, None)
+                if running is not None and running.task is not None:
+                    running.task.cancel()
+                self._outbox.drop(frame.cancel.attempt_id)
+            case "heartbeat":
+                if not frame.heartbeat.is_answer:
+                    self._control(
+                        NodeFrame(
+                            heartbeat=Heartbeat(sequence=frame.heartbeat.sequence, is_answer=True)
+                        )
+                    )
+            case "config_refresh":
+                self._apply(frame.config_refresh.payload, is_welcome=False)
+            case "welcome":
+                self._handshake.receive(Kind.GREETING)
+            case "goodbye":
+                self._handshake.receive(Kind.GOODBYE)
+                _log.info("edge_leaving", reason=frame.goodbye.reason)
+            case _:
+                self.dropped["unknown"] += 1
+
+    def _open(self, opening: AttemptOpen) -> None:
+        attempt_id = opening.attempt_id
+        if attempt_id in self._running:
+            raise ProtocolError(f"attempt {attempt_id} was opened twice")
+        body: RequestBody | None = None
+        if opening.chunked_body_bytes:
+            window = ReceiveWindow(self._budget, self._window_bytes)
+            body = RequestBody(self, attempt_id, window)
+        responder = AttemptResponder(self, attempt_id, SendWindow(self._window_bytes))
+        running = self._running[attempt_id] = _Running(responder, body)
+        self._idle.clear()
+        running.task = self._loop.create_task(self._run(opening, running))
+        running.task.add_done_callback(lambda _: self._ended(attempt_id, running))
+
+    async def _run(self, opening: AttemptOpen, running: _Running) -> None:
+        end = AttemptEnd(attempt_id=opening.attempt_id)
+        body = running.body if running.body is not None else opening.tunnel.body
+        try:
+            if self._is_leaving:
+                raise Fault(Code.DRAINING, "the node is stopping")
+            await self._ports.execute(opening, body, running.responder)
+        except Fault as fault:
+            _set_fault(end, fault, running)
+        except Exception:
+            _log.exception("attempt_failed", run_id=opening.run_id, attempt=opening.attempt)
+            _set_fault(end, Fault(Code.INTERNAL, "the node failed to run this attempt"), running)
+        if self._running.get(opening.attempt_id) is running:
+            self.send_frame(opening.attempt_id, NodeFrame(attempt_end=end))
+
+    def _ended(self, attempt_id: int, running: _Running) -> None:
+        if running.body is not None:
+            running.body.close()
+        if self._running.get(attempt_id) is running:
+            del self._running[attempt_id]
+        if not self._running:
+            self._idle.set()
+
+    def _apply(self, payload: NodeConfigPayload, *, is_welcome: bool) -> None:
+        task = self._loop.create_task(self._answer(payload, is_welcome))
+        self._applying.add(task)
+        task.add_done_callback(self._applying.discard)
+
+    async def _answer(self, payload: NodeConfigPayload, is_welcome: bool) -> None:
+        answer = await self._ports.apply(payload, boot_id=self.boot_id, is_welcome=is_welcome)
+        if self.is_open:
+            self.is_acknowledged = self.is_acknowledged or answer.is_acknowledged
+            self._control(NodeFrame(config_answer=answer))
+            self.report()
+
+    def _control(self, frame: NodeFrame) -> None:
+        self._outbox.control(frame)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        if self._liveness.is_lost(now):
+            self.close(f"silent for {now - self._liveness.last_heard:.0f} s")
+            return
+        if self._liveness.is_heartbeat_due(now):
+            self._liveness.said(now)
+            self._heartbeats += 1
+            self._control(NodeFrame(heartbeat=Heartbeat(sequence=self._heartbeats)))
+            self.report()
+        self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
+
+
+def _set_fault(end: AttemptEnd, fault: Fault, running: _Running) -> None:
+    end.fault.CopyFrom(
+        FaultFrame(
+            code=fault.code.value,
+            message=fault.message,
+            upstream_may_have_started=running.responder.has_started,
+        )
+    )

@@ -1,0 +1,270 @@
+"""Which registry a run goes to, and when a replaced one stops.
+
+The router is the shell around `core.generations`: it turns its effects into stopped adapters,
+ended runs and events. It never builds a registry and never knows a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Self
+
+import structlog
+from msgspec import Struct
+
+from iop_node.adapters.base import Adapter, Responder, RunCall, TunnelCall
+from iop_node.core.generations import (
+    Abandoned,
+    DeadlineReached,
+    Drained,
+    Draining,
+    Effect,
+    Generations,
+    RegistryLease,
+)
+from iop_node.runtime.registry import AdapterRegistry
+from iop_node.runtime.slots import ProviderSlots
+from iop_shared.errors import Code, Fault
+from iop_shared.ids import ProviderId
+
+_log = structlog.get_logger(__name__)
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One execution on one provider, as the session's envelope names it.
+
+    `provider_id` is the resource whose slot is held at the edge, empty for a legacy route, which
+    takes none. `generation` is the edge's, at dispatch.
+    """
+
+    work: TunnelCall | RunCall
+    provider_id: ProviderId = ProviderId("")
+    generation: int = 0
+
+
+class RegistryInstalled(NamedTuple):
+    generation: int
+
+
+class RegistryDrainDeadline(NamedTuple):
+    """A draining registry ran out of time; `ended_runs` runs are being ended."""
+
+    generation: int
+    ended_runs: int
+
+
+class RegistryStopped(NamedTuple):
+    """The last lease is back, and the adapters that nobody else holds are closed (NODE-4)."""
+
+    generation: int
+    stopped_adapters: tuple[str, ...]
+
+
+RouterEvent = RegistryInstalled | RegistryDrainDeadline | RegistryStopped
+
+
+class RouterReport(Struct, frozen=True, kw_only=True):
+    """For status. `active_runs` counts those on draining registries too."""
+
+    generation: int
+    active_runs: int
+    draining: tuple[Draining, ...]
+
+
+class Router:
+    """Routes runs to the current registry. Used as `async with`.
+
+    On leaving, every registry is stopped and every adapter closed; runs that are still under way
+    end with drain_deadline. `observe` is called synchronously with every event, in order; what it
+    raises is logged and harms nothing.
+    """
+
+    def __init__(
+        self,
+        observe: Callable[[RouterEvent], None] = lambda event: None,
+        *,
+        capacity_grace_s: float = 1.0,
+    ) -> None:
+        self._observe = observe
+        self._generations: Generations[AdapterRegistry] = Generations()
+        self._scopes: dict[RegistryLease[AdapterRegistry], asyncio.Timeout] = {}
+        self._stops: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.slots = ProviderSlots(self._capacity_of, self._generation_of_current, capacity_grace_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._enact(self._generations.retire(self._now(), 0.0))
+        self._enact(self._generations.due(self._now()))
+        await self._idle.wait()
+        while self._stops:
+            await asyncio.wait(set(self._stops))
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- replacing a registry --------------------------------------------------------------
+
+    @property
+    def current(self) -> AdapterRegistry | None:
+        return self._generations.current
+
+    @property
+    def alive(self) -> tuple[AdapterRegistry, ...]:
+        """Every registry whose adapters run, or will: those to share with."""
+        return self._generations.tokens
+
+    def prepare(self, registry: AdapterRegistry) -> None:
+        """Hold what the registry shares while its fresh adapters start."""
+        self._generations.prepare(registry.generation, registry, registry.held)
+
+    def abandon(self, registry: AdapterRegistry) -> None:
+        """Drop a prepared registry whose fresh adapters did not start."""
+        self._enact(self._generations.abandon(registry), unstarted=registry)
+
+    def swap(self, registry: AdapterRegistry) -> None:
+        """Make a prepared and started registry the one that every later run takes, in one step.
+
+        The old one drains: it is stopped after its last lease, and runs that outlast the new
+        registry's `drain_s` end with Fault(drain_deadline).
+        """
+        effects = self._generations.install(registry, self._now(), registry.drain_s)
+        self._tell(RegistryInstalled(registry.generation))
+        self._enact(effects)
+        self.slots.recheck()
+
+    # --- running ---------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[AdapterRegistry]:
+        """The current registry, for as long as one run needs it. Taken once, when it starts.
+
+        Raises Fault(no_provider) before the first registry, and Fault(drain_deadline) into a body
+        that outlasts the deadline of its registry.
+        """
+        try:
+            lease = self._generations.take()
+        except LookupError:
+            raise Fault(Code.NO_PROVIDER, "the node has no configuration yet") from None
+        self._idle.clear()
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._scopes[lease] = scope
+                yield lease.token
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise Fault(
+                Code.DRAIN_DEADLINE,
+                "the run outlasted the time that a replaced configuration may drain",
+            ) from None
+        finally:
+            del self._scopes[lease]
+            self._enact(self._generations.give_back(lease))
+            if not self._scopes:
+                self._idle.set()
+
+    async def execute(self, attempt: Attempt, out: Responder) -> None:
+        """Run one attempt to its end; returns when the upstream's answer is complete.
+
+        Raises Fault as `Adapter.tunnel` and `Adapter.run`, drain_deadline, and no_provider where
+        the provider is full, the adapter unknown or no registry there yet (nothing was sent then).
+        """
+        work = attempt.work
+        async with (
+            self.slots.hold(attempt.provider_id, attempt.generation),
+            self.lease() as registry,
+        ):
+            adapter = registry.adapter(work.adapter)
+            if isinstance(work, TunnelCall):
+                await adapter.tunnel(work, out)
+            else:
+                await adapter.run(work, out)
+
+    async def wait_idle(self) -> None:
+        """Returns when no run is under way. The node's own drain waits for it."""
+        await self._idle.wait()
+
+    def report(self) -> RouterReport:
+        current = self._generations.current
+        return RouterReport(
+            generation=0 if current is None else current.generation,
+            active_runs=self._generations.leases,
+            draining=self._generations.draining(self._now()),
+        )
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _capacity_of(self, provider_id: ProviderId) -> int | None:
+        current = self._generations.current
+        provider = None if current is None else current.providers.get(provider_id)
+        # A capacity of 0 is one that the payload does not name: the edge's own bound is 1.
+        return None if provider is None or not provider.capacity else provider.capacity
+
+    def _generation_of_current(self) -> int:
+        current = self._generations.current
+        return 0 if current is None else current.generation
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _enact(self, effects: list[Effect], unstarted: AdapterRegistry | None = None) -> None:
+        for effect in effects:
+            match effect:
+                case Drained(generation, _, released):
+                    self._stop_soon(generation, released)
+                case Abandoned(_, _, released):
+                    # What was fresh never started; what is left was carried over, and its last
+                    # other holder stopped meanwhile.
+                    fresh = set() if unstarted is None else unstarted.fresh
+                    carried = tuple(adapter for adapter in released if adapter.key not in fresh)
+                    if carried:
+                        self._stop_soon(None, carried)
+                case DeadlineReached(generation, leases):
+                    self._tell(RegistryDrainDeadline(generation, len(leases)))
+                    for lease in leases:
+                        self._scopes[lease].reschedule(self._now())
+        self._arm()
+
+    def _stop_soon(self, generation: int | None, adapters: tuple[Adapter, ...]) -> None:
+        task = asyncio.get_running_loop().create_task(self._stop(generation, adapters))
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+
+    async def _stop(self, generation: int | None, adapters: tuple[Adapter, ...]) -> None:
+        stopped: list[str] = []
+        for adapter in adapters:
+            try:
+                await adapter.stop()
+            except Exception:
+                _log.exception("adapter_stop_failed", adapter=adapter.key)
+            stopped.append(adapter.key)
+        if generation is not None:
+            self._tell(RegistryStopped(generation, tuple(stopped)))
+
+    def _arm(self) -> None:
+        """Keep one timer, at the moment when the machine next has something to say."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._generations.next_due()
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        # The loop may call a timer early by its clock's resolution.
+        now = max(self._now(), self._generations.next_due() or 0.0)
+        self._enact(self._generations.due(now))
+
+    def _tell(self, event: RouterEvent) -> None:
+        try:
+            self._observe(event)
+        except Exception:
+            _log.exception("router_observer_failed")
