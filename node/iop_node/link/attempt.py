@@ -21,7 +21,7 @@ from iop_node.adapters.base import (
     Usage,
 )
 from iop_node.adapters.base import RunEvent as AdapterEvent
-from iop_shared.session.flow import ReceiveWindow, SendWindow
+from iop_shared.session.flow import ReceiveWindow, SendWindow, event_cost
 
 
 class ResponseLink(Protocol):
@@ -118,8 +118,8 @@ class AttemptResponder:
 
     async def event(self, event: AdapterEvent) -> None:
         frame = NodeFrame(run_event=_run_event(self._attempt_id, event))
-        # An event is one frame and cannot be cut: it may overdraw what is left of the window once.
-        while not self._window.spend(frame.ByteSize()):
+        cost = event_cost(frame.ByteSize())
+        while not self._window.spend_whole(cost):
             await self._credit()
         self._link.send_frame(self._attempt_id, frame)
 

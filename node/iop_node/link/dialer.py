@@ -53,7 +53,7 @@ class Dialer:
         ports: NodePorts,
         backoff: Backoff,
         budget: WindowBudget,
-        effective_generation: Callable[[], int],
+        effective_generation: Callable[[], int],  # of the registry that serves
     ) -> None:
         self._address = address
         self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)

@@ -30,6 +30,8 @@ from iop.runtime_pb2 import (
 )
 from iop_node.adapters.base import Responder
 from iop_node.link.attempt import AttemptResponder, RequestBody
+from iop_node.link.envelope import attempt_of
+from iop_node.runtime.router import Attempt
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.session.flow import FlowViolation, ReceiveWindow, SendWindow, WindowBudget
@@ -44,9 +46,7 @@ _log = logs.get("link")
 class NodePorts(Protocol):
     """What a session asks of the rest of the node."""
 
-    async def execute(
-        self, opening: AttemptOpen, body: RequestBody | bytes, out: Responder
-    ) -> None:
+    async def execute(self, attempt: Attempt, out: Responder) -> None:
         """Run one attempt to its end. Raises Fault; cancellation closes the upstream."""
         ...
 
@@ -57,6 +57,10 @@ class NodePorts(Protocol):
         ...
 
     def report(self) -> NodeReport: ...
+
+    def connected(self, is_connected: bool) -> None:
+        """The session is open and a payload of it acknowledged, or no longer so."""
+        ...
 
 
 class _Running:
@@ -76,8 +80,6 @@ class NodeSessionEnd:
         self.boot_id = welcome.boot_id
         self.node_id = welcome.node_id
         self.dropped: Counter[str] = Counter()
-        self.is_acknowledged = False
-        """A payload of this session has been acknowledged."""
         self._ports = ports
         self._budget = budget
         self._window_bytes = welcome.initial_window_bytes
@@ -188,6 +190,7 @@ class NodeSessionEnd:
             if running.task is not None:
                 running.task.cancel()
         self._wake()
+        self._ports.connected(False)
 
     # ------------------------------------------------------------------------------------------
 
@@ -248,7 +251,7 @@ class NodeSessionEnd:
         try:
             if self._is_leaving:
                 raise Fault(Code.DRAINING, "the node is stopping")
-            await self._ports.execute(opening, body, running.responder)
+            await self._ports.execute(attempt_of(opening, body), running.responder)
         except Fault as fault:
             _set_fault(end, fault, running)
         except Exception:
@@ -273,8 +276,9 @@ class NodeSessionEnd:
     async def _answer(self, payload: NodeConfigPayload, is_welcome: bool) -> None:
         answer = await self._ports.apply(payload, boot_id=self.boot_id, is_welcome=is_welcome)
         if self.is_open:
-            self.is_acknowledged = self.is_acknowledged or answer.is_acknowledged
             self._control(NodeFrame(config_answer=answer))
+            if answer.is_acknowledged:
+                self._ports.connected(True)
             self.report()
 
     def _control(self, frame: NodeFrame) -> None:

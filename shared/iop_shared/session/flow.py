@@ -15,6 +15,15 @@ MAX_WINDOW_BYTES = 256 * 1024
 """What a window grows to for a reader that keeps up."""
 
 
+MAX_EVENT_COST_BYTES = 16 * 1024
+
+
+def event_cost(frame_bytes: int) -> int:
+    """What a frame that cannot be cut costs in credit: its size, up to a bound that every window
+    can pay. Both ends reckon it alike."""
+    return min(frame_bytes, MAX_EVENT_COST_BYTES)
+
+
 class FlowViolation(Exception):
     """The peer sent more than it had credit for: a protocol error, the session cannot go on."""
 
@@ -60,6 +69,13 @@ class SendWindow:
         allowed = min(wanted, self.available)
         self.available -= allowed
         return allowed
+
+    def spend_whole(self, wanted: int) -> bool:
+        """Spend exactly `wanted` bytes, or nothing."""
+        if wanted > self.available:
+            return False
+        self.available -= wanted
+        return True
 
     def grant(self, size: int) -> None:
         self.available += size

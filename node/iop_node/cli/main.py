@@ -1,0 +1,72 @@
+"""`iop-node`: run a node, or ask whether the one that runs here is well."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.metadata import version
+
+import click
+
+EXIT_SETTINGS = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("iop"), prog_name="iop-node")
+def main() -> None:
+    """A node of IOP: it joins its edge by itself and runs requests on the models beside it."""
+
+
+@main.command()
+def run() -> None:
+    """Join the edge and serve until SIGTERM.
+
+    \b
+    IOP_EDGE              host:port of the edge
+    IOP_NODE_TOKEN        this node's token, or
+    IOP_NODE_TOKEN_FILE   a file that holds it
+    IOP_EDGE_CA_FILE      CA of the edge's certificate (default: the system's)
+    IOP_EDGE_INSECURE=1   plaintext off loopback
+    IOP_NODE_CERT_FILE, IOP_NODE_KEY_FILE   this node's own certificate
+    IOP_NODE_METRICS      host:port for Prometheus (default: none)
+    IOP_LOG_LEVEL         debug | info | warning | error
+    IOP_LOG_FORMAT        json | console
+
+    Exit status: 0 after a drain, 2 a variable is missing or wrong, 6 the edge does not know the
+    token, 7 a second signal ended it.
+    """
+    import uvloop
+
+    from iop_node import app
+    from iop_node.settings import SettingsInvalid, read_settings
+    from iop_shared import logs
+
+    try:
+        settings = read_settings(os.environ)
+        logs.configure(settings.log_level, settings.log_format)
+        status = uvloop.run(app.run(settings))
+    except SettingsInvalid as error:
+        click.echo(f"iop-node: {error}", err=True)
+        sys.exit(EXIT_SETTINGS)
+    sys.exit(status)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def health(as_json: bool) -> None:
+    """Exit 0 when the node that runs here (same IOP_EDGE and token) is connected and configured."""
+    from iop_node.health import is_healthy, state_path
+    from iop_node.settings import SettingsInvalid, read_settings
+
+    try:
+        settings = read_settings(os.environ)
+    except SettingsInvalid as error:
+        click.echo(f"iop-node: {error}", err=True)
+        sys.exit(EXIT_SETTINGS)
+    healthy = is_healthy(state_path(settings.edge_address, settings.token))
+    if as_json:
+        click.echo(json.dumps({"healthy": healthy}))
+    else:
+        click.echo("connected" if healthy else "not connected")
+    sys.exit(0 if healthy else 1)

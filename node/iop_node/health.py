@@ -1,0 +1,78 @@
+"""How `iop-node health` learns what the running node knows.
+
+The node holds a lock on a small file for as long as it lives and keeps its state in it. A check
+that finds the lock free, or no file, knows that no node runs. The file's name follows from the
+edge's address and the token (by digest), so that several nodes of one machine do not meet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Self
+
+HEALTHY = b"connected\n"
+UNHEALTHY = b"not connected\n"
+
+
+def state_path(edge_address: str, token: str) -> Path:
+    """Where the node of this address and token keeps its state."""
+    name = hashlib.sha256(f"{edge_address}\0{token}".encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    return folder / f"iop-node-{os.getuid()}-{name}.state"
+
+
+class StateFile:
+    """The running node's side. Used as a context; a folder that cannot be written to costs the
+    health command, never the node."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags, stat.S_IRUSR | stat.S_IWUSR)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._close()
+        self.write(is_healthy=False)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+        self._close()
+
+    def write(self, *, is_healthy: bool) -> None:
+        """Connected with an acknowledged payload, or not."""
+        if self._descriptor is None:
+            return
+        content = HEALTHY if is_healthy else UNHEALTHY
+        os.ftruncate(self._descriptor, os.pwrite(self._descriptor, content, 0))
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_healthy(path: Path) -> bool:
+    """A node runs there, and it is connected with an acknowledged payload."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(descriptor, 64) == HEALTHY
+    else:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,56 @@
+"""From the session's envelope to what the router executes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from iop.runtime_pb2 import AttemptOpen
+from iop_node.adapters.base import Body, RunCall, TunnelCall
+from iop_node.runtime.router import Attempt
+from iop_shared.errors import Code, Fault
+from iop_shared.ids import AdapterKey, ProviderId, Target
+from iop_shared.profiles import Operation
+
+
+def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
+    """The work that an opening frame asks for.
+
+    Raises Fault(internal) for a kind of work that this node does not know: an edge of a later
+    version may have more.
+    """
+    auth_override = (
+        (opening.auth_override.name, opening.auth_override.value)
+        if opening.HasField("auth_override")
+        else None
+    )
+    deadline_s = opening.deadline_ms / 1000 if opening.deadline_ms else None
+    work: TunnelCall | RunCall
+    match opening.WhichOneof("work"):
+        case "tunnel":
+            tunnel = opening.tunnel
+            work = TunnelCall(
+                adapter=AdapterKey(tunnel.adapter),
+                target=Target(tunnel.target),
+                operation=cast(Operation, tunnel.operation),
+                headers=tuple((header.name, header.value) for header in tunnel.headers),
+                body=body,
+                content_length=opening.chunked_body_bytes or None,
+                is_stream=tunnel.is_stream,
+                auth_override=auth_override,
+                deadline_s=deadline_s,
+            )
+        case "run":
+            work = RunCall(
+                adapter=AdapterKey(opening.run.adapter),
+                target=Target(opening.run.target),
+                request=opening.run,
+                auth_override=auth_override,
+                deadline_s=deadline_s,
+            )
+        case _:
+            raise Fault(Code.INTERNAL, "the node does not know this kind of work")
+    return Attempt(
+        work=work,
+        provider_id=ProviderId(opening.provider_id),
+        generation=opening.generation,
+    )

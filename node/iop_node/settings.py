@@ -1,0 +1,137 @@
+"""What a node is started with: the edge's address, its token, and nothing it could be told later.
+
+Read from the environment alone (NODE-1). A missing or contradictory variable is named, with what
+would be right; a token's value never is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+import grpc
+from msgspec import Struct
+
+from iop_shared.logs import Format, Level
+
+MIN_TOKEN_CHARACTERS = 32
+
+
+class SettingsInvalid(Exception):
+    """A variable is missing or wrong; the message names it."""
+
+
+class NodeSettings(Struct, frozen=True, kw_only=True):
+    """Everything that a node process is told from outside."""
+
+    edge_address: str
+    token: str
+    is_plaintext: bool
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    metrics_address: str | None = None
+    log_level: Level = "info"
+    log_format: Format = "json"
+
+    def __repr__(self) -> str:
+        return f"NodeSettings(edge={self.edge_address}, plaintext={self.is_plaintext})"
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """TLS material for the session; None where it is plaintext. Raises SettingsInvalid for a
+        file that cannot be read."""
+        if self.is_plaintext:
+            return None
+        return grpc.ssl_channel_credentials(
+            root_certificates=_bytes("IOP_EDGE_CA_FILE", self.ca_file),
+            private_key=_bytes("IOP_NODE_KEY_FILE", self.key_file),
+            certificate_chain=_bytes("IOP_NODE_CERT_FILE", self.cert_file),
+        )
+
+
+def read_settings(environment: Mapping[str, str]) -> NodeSettings:
+    """Settings from environment variables. Raises SettingsInvalid."""
+    address = environment.get("IOP_EDGE", "").strip()
+    if not address:
+        raise SettingsInvalid("IOP_EDGE is not set: it takes the edge's host:port")
+    host = _host(address)
+    cert, key = _path(environment, "IOP_NODE_CERT_FILE"), _path(environment, "IOP_NODE_KEY_FILE")
+    if (cert is None) != (key is None):
+        raise SettingsInvalid("IOP_NODE_CERT_FILE and IOP_NODE_KEY_FILE belong together")
+    ca_file = _path(environment, "IOP_EDGE_CA_FILE")
+    wants_plaintext = environment.get("IOP_EDGE_INSECURE", "") == "1"
+    has_tls_material = ca_file is not None or cert is not None
+    return NodeSettings(
+        edge_address=address,
+        token=_token(environment),
+        # SEC-3: TLS unless the edge is on loopback or plaintext was asked for.
+        is_plaintext=wants_plaintext or (_is_loopback(host) and not has_tls_material),
+        ca_file=ca_file,
+        cert_file=cert,
+        key_file=key,
+        metrics_address=environment.get("IOP_NODE_METRICS") or None,
+        log_level=cast(Level, _choice(environment, "IOP_LOG_LEVEL", get_args(Level), "info")),
+        log_format=cast(Format, _choice(environment, "IOP_LOG_FORMAT", get_args(Format), "json")),
+    )
+
+
+def _token(environment: Mapping[str, str]) -> str:
+    token = environment.get("IOP_NODE_TOKEN", "").strip()
+    source: Literal["IOP_NODE_TOKEN", "IOP_NODE_TOKEN_FILE"] = "IOP_NODE_TOKEN"
+    path = _path(environment, "IOP_NODE_TOKEN_FILE")
+    if token and path is not None:
+        raise SettingsInvalid("IOP_NODE_TOKEN and IOP_NODE_TOKEN_FILE are both set: keep one")
+    if path is not None:
+        source = "IOP_NODE_TOKEN_FILE"
+        token = (_bytes(source, path) or b"").decode(errors="replace").strip()
+    elif not token:
+        raise SettingsInvalid(
+            "IOP_NODE_TOKEN is not set (nor IOP_NODE_TOKEN_FILE): `iop-edge token new` makes one"
+        )
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
+        raise SettingsInvalid(
+            f"{source} holds no token: one has {MIN_TOKEN_CHARACTERS} or more printable ASCII "
+            f"characters, this has {len(token)}"
+        )
+    return token
+
+
+def _host(address: str) -> str:
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingsInvalid(f"IOP_EDGE is {address!r}: it takes host:port, as in edge:50051")
+    return host.strip("[]")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _path(environment: Mapping[str, str], name: str) -> Path | None:
+    value = environment.get(name, "").strip()
+    return Path(value) if value else None
+
+
+def _bytes(name: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsInvalid(f"{name}: {path} cannot be read ({error.strerror})") from None
+
+
+def _choice(
+    environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str
+) -> str:
+    value = environment.get(name, "") or default
+    if value not in choices:
+        raise SettingsInvalid(f"{name} is {value!r}: it takes one of {', '.join(choices)}")
+    return value
