@@ -1,0 +1,189 @@
+"""Requests and an exact router over raw ASGI.
+
+It decides which handler a request goes to, and turns what the handler raises into a response in
+the surface's shape. It knows nothing of what the handlers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import structlog
+from msgspec import Struct
+
+from iop_edge.serve.http.errors import JSON, FaultRenderer, render_fault, request_id_of
+from iop_edge.serve.http.listener import origin_of
+from iop_edge.serve.http.protocol import Receive, Scope, Send
+from iop_shared.errors import Code, Fault
+
+log = structlog.get_logger(__name__)
+
+ByteHeaders = Sequence[tuple[bytes, bytes]]
+
+
+class CallerGoneError(Exception):
+    """The caller left while its request was read. The router ends quietly on it."""
+
+
+class Request:
+    """One request, and the means to answer it. Header names are lower case bytes."""
+
+    __slots__ = (
+        "_receive",
+        "_send",
+        "has_started",
+        "headers",
+        "method",
+        "path",
+        "request_id",
+        "scope",
+        "tail",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = request_id_of(self.headers)
+        self.tail = ""
+        """What follows the prefix of a route that takes one."""
+        self.has_started = False
+        """The response has begun, so its status can no longer change."""
+        self._receive = receive
+        self._send = send
+
+    async def body(self) -> bytes:
+        """The whole body; the listener has bounded its size and its time of arrival."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGoneError
+        first: bytes = message["body"]
+        if not message["more_body"]:
+            return first
+        parts = [first]
+        while message["more_body"]:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGoneError
+            parts.append(message["body"])
+        return b"".join(parts)
+
+    async def respond(
+        self, status: int, body: bytes, headers: ByteHeaders = ((b"content-type", JSON),)
+    ) -> None:
+        """Send a whole response; length and request id are added."""
+        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def start(self, status: int, headers: ByteHeaders) -> None:
+        """Begin a response of which `write` and `finish` send the body; the request id is added."""
+        self.has_started = True
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, (b"x-request-id", self.request_id.encode("ascii"))],
+            }
+        )
+
+    async def write(self, chunk: bytes) -> None:
+        """Send a part of the body; waits while the caller does not read."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def finish(self, chunk: bytes = b"") -> None:
+        """Send the last part of the body."""
+        await self._send({"type": "http.response.body", "body": chunk})
+
+
+Handler = Callable[[Request], Awaitable[None]]
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One method on one path. GET answers HEAD as well.
+
+    `path` that ends in `/{tail}` matches everything below it, slashes included. `takes_json` means
+    that the request has a body which must be declared as JSON (415 otherwise, which also keeps
+    cross-site forms out).
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    takes_json: bool = False
+
+
+class Router:
+    """An ASGI application of exact routes, and prefixes tried in the given order."""
+
+    def __init__(self, routes: Iterable[Route], *, render: FaultRenderer = render_fault) -> None:
+        self._render = render
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._prefixes: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            if route.path.endswith("/{tail}"):
+                methods = self._prefixes.setdefault(route.path.removesuffix("{tail}"), {})
+            else:
+                methods = self._exact.setdefault(route.path, {})
+            methods[route.method] = route
+            if route.method == "GET":
+                methods.setdefault("HEAD", route)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        try:
+            await self._find(request).handler(request)
+        except Fault as fault:
+            await self._answer(request, fault)
+        except CallerGoneError:
+            return
+        except Exception as error:
+            if request.has_started:
+                raise
+            log.error(
+                "request_failed",
+                request_id=request.request_id,
+                error=type(error).__name__,
+                at=origin_of(error),
+            )
+            await self._answer(request, Fault(Code.INTERNAL, "the edge failed on this request"))
+
+    def _find(self, request: Request) -> Route:
+        methods = self._exact.get(request.path) or self._find_prefix(request)
+        route = methods.get(request.method)
+        if route is None:
+            raise _MethodNotAllowed(request.method, methods)
+        if route.takes_json:
+            _require_json(request.headers.get(b"content-type"))
+        return route
+
+    def _find_prefix(self, request: Request) -> dict[str, Route]:
+        for prefix, methods in self._prefixes.items():
+            if request.path.startswith(prefix) and len(request.path) > len(prefix):
+                request.tail = request.path[len(prefix) :]
+                return methods
+        raise Fault(Code.NOT_FOUND, "no such path")
+
+    async def _answer(self, request: Request, fault: Fault) -> None:
+        if request.has_started:
+            raise fault
+        rendered = self._render(fault, request.path, request.headers, request.request_id)
+        headers = rendered.headers
+        if isinstance(fault, _MethodNotAllowed):
+            headers = [*headers, (b"allow", fault.allowed)]
+        await request.respond(rendered.status, rendered.body, headers)
+
+
+class _MethodNotAllowed(Fault):
+    def __init__(self, method: str, methods: Iterable[str]) -> None:
+        names = ", ".join(sorted(methods))
+        super().__init__(Code.METHOD_NOT_ALLOWED, f"{method} is not allowed here; use {names}")
+        self.allowed = names.encode("ascii")
+
+
+def _require_json(content_type: bytes | None) -> None:
+    media_type = (content_type or b"").partition(b";")[0].strip().lower()
+    if media_type != b"application/json":
+        raise Fault(
+            Code.UNSUPPORTED_MEDIA_TYPE, "the body must be sent as content-type: application/json"
+        )
