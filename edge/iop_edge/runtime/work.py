@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from iop_shared.ids import ModelId, RunId, Target
-from iop_shared.profiles import Operation
 from msgspec import Struct
 
 from iop_edge.pool.demand import Demand
+from iop_shared.ids import ModelId, RunId, Target
+from iop_shared.profiles import Operation
 
 Surface = Literal["chat", "responses", "messages", "count_tokens", "submit_run"]
 HeaderPairs = Sequence[tuple[str, str]]
@@ -63,6 +63,11 @@ class Work(Protocol):
 
     @property
     def is_stream(self) -> bool: ...
+
+    @property
+    def auth_override(self) -> tuple[str, str] | None:
+        """The caller's own provider token as (header, value), in place of the adapter's (OAI-4)."""
+        ...
 
     def upstream_headers(self) -> HeaderPairs:
         """Headers for the upstream, beside those of the adapter's own."""

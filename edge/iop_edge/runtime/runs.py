@@ -1,0 +1,345 @@
+"""Runs: what a caller sees. One answer, one usage record, one or more attempts behind it.
+
+A run resolves its model, asks the dispatcher for a lease, opens an attempt on the lease's node and
+gives the answer on as it comes. An attempt that ends before the upstream was sent anything is
+admitted anew (POOL-13); a later fault is the caller's to see. Whatever ends the run, its lease is
+released exactly once and its attempt is cancelled where it still runs (POOL-6, NODE-7).
+
+What the bytes mean is the `Work`'s to know, who gets a slot is the pool's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from types import TracebackType
+
+from iop.runtime_pb2 import AttemptOpen, Header, ProviderTunnelRequest, ResponseHead
+from iop_edge.pool.catalog import Attribution, DirectTarget
+from iop_edge.pool.effects import Lease
+from iop_edge.pool.explain import Decision
+from iop_edge.pool.resolve import resolve
+from iop_edge.runtime.attempt import Attempt
+from iop_edge.runtime.dispatcher import Dispatcher
+from iop_edge.runtime.node_hub import NodeHub
+from iop_edge.runtime.snapshot import SnapshotStore
+from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord
+from iop_edge.runtime.work import AnswerReader, HeaderPairs, RunSpec
+from iop_shared.errors import Code, Fault
+from iop_shared.ids import AdapterKey, NodeId, Target
+
+_NOTHING_WAS_SENT = frozenset(
+    {
+        Code.NODE_LOST,
+        Code.UPSTREAM_REFUSED,
+        Code.UPSTREAM_CLOSED,
+        Code.UPSTREAM_CONNECT_TIMEOUT,
+        Code.NO_PROVIDER,
+        Code.DRAINING,
+    }
+)
+"""Faults after which another provider may be tried, if the upstream had not been sent anything."""
+
+
+class RunService:
+    """Opens runs. One of it serves every ingress, so that nothing is decided twice."""
+
+    def __init__(
+        self,
+        *,
+        snapshots: SnapshotStore,
+        dispatcher: Dispatcher,
+        hub: NodeHub,
+        ledger: UsageLedger,
+    ) -> None:
+        self._snapshots = snapshots
+        self._dispatcher = dispatcher
+        self._hub = hub
+        self._ledger = ledger
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._active: set[Run] = set()
+        self._is_draining = False
+
+    @property
+    def active_runs(self) -> int:
+        return len(self._active)
+
+    def open(self, spec: RunSpec) -> Run:
+        """The run of this spec, to be entered as an async context.
+
+        Entering waits in the queue and for the head of the upstream's answer, and raises the Fault
+        that came instead. Leaving early cancels the run all the way to the upstream.
+        """
+        return Run(self, spec)
+
+    def stop_admitting(self) -> None:
+        """From now on every new run is refused with `draining`."""
+        self._is_draining = True
+
+    async def drained(self, deadline_s: float) -> int:
+        """Wait until no run is active, at most so long; return how many had to be cut.
+
+        Runs that are cut end with Fault(drain_deadline).
+        """
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline_s)
+        except TimeoutError:
+            cut = len(self._active)
+            for run in list(self._active):
+                run.cut(Fault(Code.DRAIN_DEADLINE, "the edge stopped before this run had ended"))
+            return cut
+        return 0
+
+    # -- for Run -------------------------------------------------------------------------------
+
+    def _enter(self, run: Run) -> None:
+        if self._is_draining:
+            raise Fault(Code.DRAINING, "this edge is stopping", retry_after_s=5.0)
+        self._active.add(run)
+        self._idle.clear()
+
+    def _leave(self, run: Run) -> None:
+        self._active.discard(run)
+        if not self._active:
+            self._idle.set()
+
+
+class Answer:
+    """The answer of a run whose upstream has begun to answer.
+
+    Iterating yields bytes that are ready to be written to the caller as they are, and raises the
+    Fault that cut them off. Once only.
+    """
+
+    __slots__ = ("_reader", "_run", "status")
+
+    def __init__(self, run: Run, status: int, reader: AnswerReader) -> None:
+        self._run = run
+        self._reader = reader
+        self.status = status
+
+    @property
+    def headers(self) -> HeaderPairs:
+        return self._reader.headers
+
+    @property
+    def is_stream(self) -> bool:
+        return self._run.spec.work.is_stream and self.status < 400
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._run.read(self._reader)
+
+
+class Run:
+    """One run, from its spec to its usage record."""
+
+    def __init__(self, service: RunService, spec: RunSpec) -> None:
+        self.spec = spec
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._began_at = datetime.now(UTC)
+        self._began = self._loop.time()
+        self._generation = service._snapshots.current.generation
+        self._attempts = 0
+        self._attempt: Attempt | None = None
+        self._lease: Lease | None = None
+        self._decisions: list[Decision] = []
+        self._waited_s = 0.0
+        self._first_byte_s: float | None = None
+        self._reader: AnswerReader | None = None
+        self._cut: Fault | None = None
+        self._end = "cancelled"
+        # What the record names, of the last attempt.
+        self._node_id: NodeId | None = None
+        self._provider_id: str | None = None
+        self._target: Target | None = None
+        self._attribution: Attribution | None = None
+
+    def __repr__(self) -> str:
+        return f"Run({self.spec.run_id}, {self.spec.model}, attempts={self._attempts})"
+
+    async def __aenter__(self) -> Answer:
+        try:
+            self._service._enter(self)
+            head = await self._begin()
+            assert self._target is not None
+            headers = tuple((header.name, header.value) for header in head.headers)
+            self._reader = self.spec.work.reader(head.status, headers, self._target)
+            if head.status >= 400:
+                self._end = f"error:upstream_{head.status}"
+            return Answer(self, head.status, self._reader)
+        except BaseException as error:
+            self._finish(error)
+            raise
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._finish(exc)
+
+    async def read(self, reader: AnswerReader) -> AsyncIterator[bytes]:
+        """Everything that may be released to the caller, as it comes."""
+        attempt = self._attempt
+        assert attempt is not None
+        try:
+            while (chunk := await attempt.next_chunk()) is not None:
+                if self._first_byte_s is None:
+                    self._first_byte_s = self._loop.time() - self._began
+                released = reader.feed(chunk)
+                if released:
+                    yield released
+            rest = reader.end()
+        except Fault as fault:
+            # A cut by the drain deadline reaches the attempt as its cancellation.
+            raise self._cut or fault from None
+        # The slot is free as soon as the upstream is done, however slowly the caller reads.
+        self._release()
+        if self._end == "cancelled":
+            self._end = "completed"
+        if rest:
+            yield rest
+
+    def cut(self, fault: Fault) -> None:
+        """End the run from outside."""
+        self._cut = fault
+        if self._attempt is not None:
+            self._attempt.cancel("drain")
+
+    # -- attempts ------------------------------------------------------------------------------
+
+    async def _begin(self) -> ResponseHead:
+        service = self._service
+        found = resolve(service._snapshots.current.catalog, self.spec.model)
+        if isinstance(found, DirectTarget):
+            self._attribution = found.attribution
+            return await self._attempt_on(found.node_id, found.adapter, found.target, None)
+        failed: Lease | None = None
+        failure: Fault | None = None
+        while True:
+            try:
+                granted = await service._dispatcher.acquire(
+                    self.spec.run_id, self.spec.demand, retry_of=failed
+                )
+            except Fault as refusal:
+                # With every other provider tried, the fault of the last one says more.
+                raise failure or refusal from None
+            self._lease = lease = granted.lease
+            self._waited_s += granted.waited_s
+            self._decisions.append(granted.decision)
+            self._attribution = lease.attribution
+            try:
+                if lease.path == "normalized":
+                    raise Fault(
+                        Code.UNSUPPORTED_BY_MODEL,
+                        f"the provider of {self.spec.model} does not speak this API",
+                    )
+                return await self._attempt_on(
+                    lease.resource.node_id,
+                    lease.adapter,
+                    lease.target,
+                    lease.resource.provider_id,
+                )
+            except Fault as fault:
+                self._release()
+                if self._cut is not None:
+                    raise self._cut from None
+                if not self._may_go_elsewhere(fault):
+                    raise
+                failed, failure = lease, fault
+
+    async def _attempt_on(
+        self, node_id: NodeId, adapter: AdapterKey, target: Target, provider_id: str | None
+    ) -> ResponseHead:
+        spec = self.spec
+        self._attempts += 1
+        self._attempt = None
+        self._node_id, self._target, self._provider_id = node_id, target, provider_id
+        opening = AttemptOpen(
+            run_id=spec.run_id,
+            attempt=self._attempts,
+            provider_id=provider_id or "",
+            generation=self._service._snapshots.current.generation,
+            traceparent=spec.traceparent,
+            tunnel=ProviderTunnelRequest(
+                adapter=adapter,
+                target=target,
+                operation=spec.work.operation,
+                headers=[
+                    Header(name=name, value=value) for name, value in spec.work.upstream_headers()
+                ],
+                is_stream=spec.work.is_stream,
+            ),
+        )
+        override = spec.work.auth_override
+        if override is not None:
+            opening.auth_override.name, opening.auth_override.value = override
+        attempt = self._service._hub.open_attempt(node_id, opening, spec.work.upstream_body(target))
+        self._attempt = attempt
+        if self._cut is not None:
+            raise self._cut
+        return await attempt.head()
+
+    def _may_go_elsewhere(self, fault: Fault) -> bool:
+        return (
+            fault.code in _NOTHING_WAS_SENT
+            and (self._attempt is None or not self._attempt.has_upstream_started)
+        )
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            self._service._dispatcher.release(lease)
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Whatever happened: nothing runs on, the slot is back, and there is one record."""
+        if self._attempt is not None:
+            self._attempt.cancel("caller_gone")
+        self._release()
+        if isinstance(error, Fault):
+            self._end = f"error:{error.code.value}"
+        elif isinstance(error, Exception):
+            self._end = f"error:{Code.INTERNAL.value}"
+        self._service._leave(self)
+        self._service._ledger.record(
+            FinishedRun(record=self._record(), decisions=tuple(self._decisions))
+        )
+
+    def _record(self) -> UsageRecord:
+        spec, principal = self.spec, self.spec.principal
+        usage = self._reader.usage if self._reader is not None else None
+        input_tokens = usage.input_tokens if usage else None
+        output_tokens = usage.output_tokens if usage else None
+        is_reported = input_tokens is not None or output_tokens is not None
+        return UsageRecord(
+            run_id=spec.run_id,
+            request_id=spec.request_id,
+            started_at=self._began_at.isoformat(timespec="milliseconds"),
+            model=spec.model,
+            token_ref=principal.token_ref if principal else None,
+            principal_ref=principal.principal_ref if principal else None,
+            attribution=self._attribution,
+            provider_id=self._provider_id,
+            node_id=self._node_id,
+            target=self._target,
+            generation=self._generation,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            usage_source="reported" if is_reported else "none",
+            attempts=self._attempts,
+            repaired=False,
+            end=self._end,
+            queue_ms=round(self._waited_s * 1000, 3),
+            first_byte_ms=_ms(self._first_byte_s),
+            duration_ms=round((self._loop.time() - self._began) * 1000, 3),
+        )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
