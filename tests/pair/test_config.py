@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from iop.runtime_pb2 import Hello, NodeConfigPayload, ProtocolRange
+from iop_edge.runtime.node_hub import JoinRefused, NodeAnswer
+from iop_node.adapters.base import Responder
+from iop_node.runtime.router import Attempt
+
+from .conftest import NODE, Pair, Ports
+
+
+async def nothing(attempt: Attempt, out: Responder) -> None:
+    out.head(200, [])
+
+
+async def push(pair: Pair, generation: int, timeout_s: float = 5.0) -> NodeAnswer:
+    payloads = {NODE: NodeConfigPayload(generation=generation)}
+    pair.hub.set_desired(payloads)
+    [answer] = [answer async for answer in pair.hub.push(payloads, timeout_s)]
+    return answer
+
+
+@pytest.mark.req("POOL-1")
+async def test_a_node_is_a_candidate_once_it_has_acknowledged_and_not_before(pair: Pair) -> None:
+    ports = Ports(nothing)
+    ports.hold_answers.clear()
+    await pair.join(nothing, ports=ports)
+    await asyncio.sleep(0)
+    assert pair.hub.views()[0].state == "joining"
+    assert pair.pool.events == []
+    ports.hold_answers.set()
+    async with asyncio.timeout(5):
+        await ports.is_connected.wait()
+        while not pair.pool.events:
+            await asyncio.sleep(0)
+    assert pair.pool.events == [("connected", NODE)]
+    assert pair.hub.views()[0].state == "connected"
+
+
+@pytest.mark.req("REF-9")
+async def test_a_push_is_acknowledged_and_all_four_facts_agree(pair: Pair) -> None:
+    _, _, ports = await pair.join(nothing)
+    answer = await push(pair, 2)
+    assert (answer.outcome, answer.generation) == ("acknowledged", 2)
+    view = pair.hub.views()[0]
+    assert (view.desired, view.sent, view.acknowledged, view.effective) == (2, 2, 2, 2)
+    assert ports.applied == [1, 2]
+
+
+@pytest.mark.req("REF-9", "POOL-1")
+async def test_a_node_that_refuses_keeps_what_it_runs_and_stays_a_candidate(pair: Pair) -> None:
+    _, _, ports = await pair.join(nothing)
+    async with asyncio.timeout(5):
+        await ports.is_connected.wait()
+    ports.refuse = ("missing_ca_file", "adapter a: the file is not there")
+    answer = await push(pair, 2)
+    assert (answer.outcome, answer.generation) == ("refused", 1)
+    view = pair.hub.views()[0]
+    assert (view.desired, view.sent, view.acknowledged, view.effective) == (2, 2, 1, 1)
+    assert view.last_failure == "missing_ca_file: adapter a: the file is not there"
+    assert view.state == "connected"
+    assert pair.pool.events == [("connected", NODE)]
+
+
+@pytest.mark.req("REF-9")
+async def test_a_refused_generation_is_not_sent_again_within_its_session(pair: Pair) -> None:
+    _, _, ports = await pair.join(nothing)
+    async with asyncio.timeout(5):
+        await ports.is_connected.wait()
+    ports.refuse = ("bad", "no")
+    assert (await push(pair, 2)).outcome == "refused"
+    ports.refuse = None
+    assert (await push(pair, 2)).outcome == "refused"
+    assert ports.applied == [1]
+    assert (await push(pair, 3)).outcome == "acknowledged"
+
+
+@pytest.mark.req("REF-9")
+async def test_a_late_answer_still_counts_for_what_is_shown(pair: Pair) -> None:
+    _, _, ports = await pair.join(nothing)
+    async with asyncio.timeout(5):
+        await ports.is_connected.wait()
+    ports.hold_answers.clear()
+    answer = await push(pair, 2, timeout_s=0.01)
+    assert answer.outcome == "timed_out"
+    assert pair.hub.views()[0].effective == 1
+    ports.hold_answers.set()
+    async with asyncio.timeout(5):
+        while pair.hub.views()[0].effective != 2:
+            await asyncio.sleep(0)
+    assert pair.hub.views()[0].last_failure is None
+
+
+@pytest.mark.req("REF-9")
+async def test_a_node_that_is_away_is_told_so_and_gets_the_current_payload_when_it_joins(
+    pair: Pair,
+) -> None:
+    assert (await push(pair, 2)).outcome == "not_connected"
+    _, _, ports = await pair.join(nothing)
+    async with asyncio.timeout(5):
+        await ports.is_connected.wait()
+    assert ports.applied == [2]
+
+
+@pytest.mark.req("REF-9")
+async def test_a_node_that_is_lost_before_it_answers_is_not_connected(pair: Pair) -> None:
+    session, _, ports = await pair.join(nothing)
+    async with asyncio.timeout(5):
+        await ports.is_connected.wait()
+    ports.hold_answers.clear()
+    pushing = asyncio.create_task(push(pair, 2))
+    await asyncio.sleep(0)
+    session.close("gone")
+    async with asyncio.timeout(5):
+        assert (await pushing).outcome == "not_connected"
+
+
+@pytest.mark.req("NODE-9")
+async def test_a_process_that_comes_back_replaces_its_own_session_at_once(pair: Pair) -> None:
+    first, _, _ = await pair.join(nothing, instance_id="same")
+    second, _, _ = await pair.join(nothing, instance_id="same")
+    assert not first.is_open
+    assert second.is_open
+
+
+@pytest.mark.req("NODE-9")
+async def test_another_process_is_refused_while_the_present_one_answers(pair: Pair) -> None:
+    first, _, _ = await pair.join(nothing, instance_id="one")
+    with pytest.raises(JoinRefused) as caught:
+        await pair.join(nothing, instance_id="two")
+    assert caught.value.code == "already_connected"
+    assert first.is_open
+
+
+@pytest.mark.req("NODE-9")
+async def test_another_process_takes_the_place_of_one_that_answers_no_probe(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iop_edge.runtime.node_hub.PROBE_TIMEOUT_S", 0.05)
+    hello = Hello(protocol=ProtocolRange(min=1, max=1), instance_id="dead")
+    dead = await pair.hub.join(NODE, hello)
+    alive, _, _ = await pair.join(nothing, instance_id="alive")
+    assert not dead.is_open
+    assert alive.is_open
+
+
+async def test_a_node_of_another_protocol_is_refused_with_both_ranges(pair: Pair) -> None:
+    hello = Hello(protocol=ProtocolRange(min=7, max=9), instance_id="new")
+    with pytest.raises(JoinRefused, match="1 to 1, the node 7 to 9") as caught:
+        await pair.hub.join(NODE, hello)
+    assert caught.value.code == "protocol_mismatch"
+
+
+async def test_frames_of_an_old_epoch_are_counted_and_dropped(pair: Pair) -> None:
+    session, end, _ = await pair.join(nothing)
+    end.epoch += 1
+    end.send_credit(99, 1)
+    async with asyncio.timeout(5):
+        while not session.dropped["old_epoch"]:
+            await asyncio.sleep(0)
+    assert session.is_open
