@@ -72,6 +72,8 @@ class NodeLink(NodeLinkServicer):
         self._hub = hub
         self._tokens = tokens
         self._refusals = 0
+        self.joins_refused = 0
+        """Holders of a valid token that were not let in, since the start."""
         self.is_draining = False
 
     async def Session(
@@ -82,6 +84,7 @@ class NodeLink(NodeLinkServicer):
         try:
             session = await self._hub.join(node_id, hello)
         except JoinRefused as refusal:
+            self.joins_refused += 1
             _log.warning("node_join_refused", node_id=node_id, code=refusal.code)
             status = (
                 grpc.StatusCode.ALREADY_EXISTS
