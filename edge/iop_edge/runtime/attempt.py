@@ -89,9 +89,10 @@ class Attempt:
             await self._arrival()
         content = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
-        credit = self._receive_window.consumed(len(content))
-        if credit and not self._ended:
-            self._link.send_credit(self.attempt_id, credit)
+        if not self._ended:
+            credit = self._receive_window.consumed(len(content))
+            if credit:
+                self._link.send_credit(self.attempt_id, credit)
         return content
 
     def cancel(self, reason: str) -> None:
