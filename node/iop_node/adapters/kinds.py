@@ -9,10 +9,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from iop.runtime_pb2 import AdapterConfig
+from iop_node.adapters import openai_compat
 from iop_node.adapters.base import Adapter
 from iop_node.adapters.upstream_spec import UpstreamSpec
 
 Build = Callable[[AdapterConfig, UpstreamSpec], Adapter]
 """Makes an adapter that is not started. Raises PayloadRefused; opens nothing."""
 
-KINDS: Mapping[str, Build] = MappingProxyType({})
+KINDS: Mapping[str, Build] = MappingProxyType(
+    {
+        "openai_compat": openai_compat.build,
+    }
+)

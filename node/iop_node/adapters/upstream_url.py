@@ -39,7 +39,7 @@ def check_upstream_url(url: str, *, what: str, allow_link_local: bool) -> SplitR
     """The parts of an upstream URL that a node will dial.
 
     `what` names it in the refusal. Raises PayloadRefused(bad_base_url) for a scheme other than
-    http and https, userinfo, a query or a fragment, a missing or malformed host or port, and
+    http and https, userinfo, a fragment, a missing or malformed host or port, and
     PayloadRefused(link_local_refused) for a link-local or metadata address unless allowed.
     """
 
