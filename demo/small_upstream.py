@@ -13,8 +13,9 @@ answer and a mixed-up byte shows. What it *does* can be planned by tests: a prom
     GET  /control/events           ?after=SEQ&tag=TAG&kind=KIND&timeout_ms=N: waits for an event
     GET  /control/state            {"open": requests being answered, "most_open": …, "total": …}
 
-An event is {"seq", "tag", "request", "kind", "model"}: `opened`, `held`, `completed`, or `closed`
-(the other side went away before the answer was complete).
+An event is {"seq", "tag", "request", "kind"}: `opened` (with the `model` that was named and the
+digest of the `x-api-key` that came), `held`, `completed`, or `closed` (the other side went away
+before the answer was complete).
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class SmallUpstream:
             plan.tokens if wanted is None else wanted if is_endless else min(plan.tokens, wanted)
         )
         answer = _Answer(body, words_for(prompt, count), cut_short=count < plan.tokens)
-        async with self._observed(tag, str(body.get("model"))) as number:
+        async with self._observed(tag, request, body) as number:
             if plan.hold_before_head:
                 await self._hold(tag, number)
             if plan.status != 200:
@@ -209,14 +210,23 @@ class SmallUpstream:
         await self._released[tag].wait()
 
     @asynccontextmanager
-    async def _observed(self, tag: str, model: str) -> AsyncIterator[int]:
+    async def _observed(
+        self, tag: str, request: web.Request, body: dict[str, Any]
+    ) -> AsyncIterator[int]:
         """One request in the log, from `opened` to `completed` or `closed`."""
         log = self._log
         log.total += 1
         log.open += 1
         log.most_open = max(log.most_open, log.open)
         number, kind = log.total, "closed"
-        await log.add(tag=tag, request=number, kind="opened", model=model)
+        key = request.headers.get("x-api-key", "").encode()
+        await log.add(
+            tag=tag,
+            request=number,
+            kind="opened",
+            model=body.get("model"),
+            api_key_sha256=hashlib.sha256(key).hexdigest(),
+        )
         try:
             yield number
             kind = "completed"
