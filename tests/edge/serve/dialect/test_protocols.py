@@ -1,0 +1,113 @@
+import json
+
+import pytest
+
+from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.event_stream import EventStream
+from iop_edge.serve.dialect.protocols import (
+    AnswerObserver,
+    ChatObserver,
+    MessagesObserver,
+    ResponsesObserver,
+)
+from iop_shared.errors import Code, Fault
+
+
+def through(observer: AnswerObserver, *events: dict[str, object]) -> bytes:
+    stream = EventStream(observer, b'"mine"')
+    raw = b"".join(
+        b"event: %s\ndata: %s\n\n" % (str(e.get("type", "x")).encode(), json.dumps(e).encode())
+        for e in events
+    )
+    return stream.feed(raw) + stream.end()
+
+
+def test_the_last_report_of_usage_counts_and_none_are_added_up() -> None:
+    observer = ChatObserver()
+    for prompt, completion in ((5, 1), (5, 2), (6, 3)):
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+        observer.event(json.dumps({"usage": usage}).encode())
+    assert observer.usage == ReportedUsage(input_tokens=6, output_tokens=3)
+
+
+def test_a_reported_zero_is_a_zero_and_null_is_no_report() -> None:
+    observer = ChatObserver()
+    assert observer.usage == ReportedUsage()
+    observer.event(b'{"usage":{"prompt_tokens":0,"completion_tokens":0}}')
+    assert observer.usage == ReportedUsage(input_tokens=0, output_tokens=0)
+    observer.event(b'{"usage":null}')
+    observer.event(b"{}")
+    assert observer.usage == ReportedUsage(input_tokens=0, output_tokens=0)
+
+
+@pytest.mark.parametrize(
+    "usage", [b"7", b'"many"', b"[]", b'{"prompt_tokens":"5"}', b'{"prompt_tokens":-1}',
+              b'{"prompt_tokens":1.5}', b'{"prompt_tokens":%s}' % (b"9" * 400)]
+)  # fmt: skip
+def test_what_is_no_number_of_tokens_is_no_report(usage: bytes) -> None:
+    observer = ChatObserver()
+    observer.event(b'{"usage":%s}' % usage)
+    assert observer.usage == ReportedUsage()
+
+
+def test_responses_ends_with_its_completed_response_which_reports_usage() -> None:
+    observer = ResponsesObserver()
+    released = through(
+        observer,
+        {"type": "response.created", "response": {"model": "served", "usage": None}},
+        {"type": "response.output_text.delta", "delta": '"model": "served"'},
+        {
+            "type": "response.completed",
+            "response": {
+                "tools": [{"properties": {"model": "served"}}],
+                "model": "served",
+                "usage": {"input_tokens": 3, "output_tokens": 4},
+            },
+        },
+    )
+    assert observer.usage == ReportedUsage(input_tokens=3, output_tokens=4)
+    assert released.count(b'"model": "mine"') == 2
+    assert released.count(b'"model": "served"') == 1
+
+
+@pytest.mark.req("OAI-7")
+@pytest.mark.parametrize(
+    ("observer", "marker"),
+    [
+        (ResponsesObserver, "response.completed"),
+        (ResponsesObserver, "response.incomplete"),
+        (ResponsesObserver, "response.failed"),
+        (ResponsesObserver, "error"),
+        (MessagesObserver, "message_stop"),
+        (MessagesObserver, "error"),
+    ],
+)
+def test_each_protocol_has_its_own_terminal_markers(
+    observer: type[ResponsesObserver] | type[MessagesObserver], marker: str
+) -> None:
+    assert through(observer(), {"type": marker}).endswith(b"\n\n")
+    with pytest.raises(Fault) as caught:
+        through(observer(), {"type": "response.created"}, {"type": "message_delta"})
+    assert caught.value.code is Code.UPSTREAM_CLOSED
+
+
+def test_messages_reports_its_input_first_and_its_output_last() -> None:
+    observer = MessagesObserver()
+    released = through(
+        observer,
+        {
+            "type": "message_start",
+            "message": {"model": "served", "usage": {"input_tokens": 9, "output_tokens": 1}},
+        },
+        {"type": "ping"},
+        {"type": "message_delta", "usage": {"output_tokens": 30}},
+        {"type": "message_delta", "usage": {"output_tokens": 42}},
+        {"type": "message_stop"},
+    )
+    assert observer.usage == ReportedUsage(input_tokens=9, output_tokens=42)
+    assert b'"model": "mine"' in released
+    assert b"served" not in released
+
+
+def test_a_null_model_stays_null() -> None:
+    assert through(ChatObserver(), {"model": None}, {"error": "x"}).count(b'"model": null') == 1
