@@ -6,8 +6,9 @@ that a path reads back unambiguously.
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
+
+from iop_edge.config.paths import quoted
 
 
 class Entry(NamedTuple):
@@ -55,13 +56,3 @@ class ConfigPath(NamedTuple):
             else:
                 text += f".{step}" if text else step
         return text
-
-
-def quoted(entry_id: str) -> str:
-    """The id as it stands in a path's brackets."""
-    is_plain = (
-        entry_id.isprintable()
-        and entry_id != ""
-        and not any(character.isspace() or character in "[]\"'" for character in entry_id)
-    )
-    return entry_id if is_plain else json.dumps(entry_id, ensure_ascii=False)

@@ -7,6 +7,7 @@ those of the interface; nothing in here holds a secret.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -18,6 +19,7 @@ from iop_shared.ids import Generation, ModelId, NodeId, ProviderId
 
 Mode = Literal["dry_run", "apply"]
 Status = Literal["applied", "restart_required", "rejected"]
+Origin = Literal["admin", "sighup"]
 Outcome = Literal[
     "acknowledged", "refused", "timed_out", "not_connected", "unchanged", "would_send"
 ]
@@ -77,6 +79,23 @@ class RefreshResult(Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeReport, ...] = ()
     errors: tuple[ErrorReport, ...] = ()
     omitted: int = 0
+
+
+class RefreshRecord(Struct, frozen=True, kw_only=True):
+    """One refresh in the history."""
+
+    at: datetime
+    origin: Origin
+    result: RefreshResult
+
+
+class LastError(Struct, frozen=True, kw_only=True):
+    """Why the latest apply was rejected."""
+
+    at: datetime
+    candidate_digest: str | None
+    errors: tuple[ErrorReport, ...]
+    omitted: int
 
 
 def receipt(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from iop_edge.refresh.path import ConfigPath, quoted
+from iop_edge.refresh.path import ConfigPath
 
 
 @pytest.mark.req("CFG-4")
@@ -27,7 +27,7 @@ def test_a_path_reads_as_the_contract_writes_it() -> None:
 )
 @pytest.mark.req("CFG-4")
 def test_only_an_id_that_would_be_misread_is_quoted(entry_id: str, expected: str) -> None:
-    assert quoted(entry_id) == expected
+    assert str(ConfigPath().field("models").entry(entry_id)) == f"models[{expected}]"
 
 
 def test_an_entry_is_named_only_by_a_path_that_leads_through_its_collections() -> None:

@@ -1,0 +1,97 @@
+"""Which edge a command speaks to: `--admin`, `IOP_EDGE_ADMIN`, or `admin.listen` of the config.
+
+The config is read for this one key alone, and however invalid the rest of it may be: asking an
+edge why it rejects a file must work with that very file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from iop_edge.config.effective import Admin
+from iop_edge.config.yaml12.places import Places
+from iop_edge.config.yaml12.text import TextRefused, decode
+from iop_edge.config.yaml12.tree import build
+
+DEFAULT_CONFIG_FILES = (Path("edge.yaml"), Path("/etc/iop/edge.yaml"))
+
+_REFERENCE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
+
+
+def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--admin`, `--config` and `--json`, as every command that asks a running edge has them."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
+        click.option(
+            "--config",
+            "config_files",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Where to find admin.listen (default: $IOP_EDGE_CONFIG, ./edge.yaml,"
+            " /etc/iop/edge.yaml).",
+        ),
+        click.option(
+            "--admin",
+            metavar="ADDRESS",
+            help="host:port or unix:/path of the edge (default: $IOP_EDGE_ADMIN, else the config).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def admin_address(
+    admin: str | None,
+    config_files: Iterable[Path],
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """The address to ask. Raises click.UsageError (exit 2) where a file is not there."""
+    given = admin or environment.get("IOP_EDGE_ADMIN")
+    if given:
+        return given
+    listen = Admin().listen
+    for file in _files(config_files, environment):
+        listen = _listen_of(file, environment) or listen
+    return listen
+
+
+def _files(config_files: Iterable[Path], environment: Mapping[str, str]) -> list[Path]:
+    given = list(config_files)
+    if given:
+        return given
+    if named := environment.get("IOP_EDGE_CONFIG"):
+        return [Path(named)]
+    for file in DEFAULT_CONFIG_FILES:
+        if file.exists():
+            return [file]
+    raise click.UsageError(
+        "no config file is there to find the edge by: give --admin, --config, IOP_EDGE_ADMIN or"
+        " IOP_EDGE_CONFIG"
+    )
+
+
+def _listen_of(file: Path, environment: Mapping[str, str]) -> str | None:
+    """`admin.listen` as the file has it, or None where it has none that can be read."""
+    try:
+        text = decode(file.read_bytes())
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
+    except TextRefused:
+        return None
+    root = build(text, 0, Places()).root
+    section = root.get("admin") if root is not None else None
+    listen = section.get("listen") if isinstance(section, dict) else None
+    if not isinstance(listen, str):
+        return None
+
+    def value(reference: re.Match[str]) -> str:
+        return environment.get(reference["name"]) or reference["default"] or ""
+
+    return _REFERENCE.sub(value, listen) or None

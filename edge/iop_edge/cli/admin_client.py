@@ -1,0 +1,123 @@
+"""How the commands reach a running edge: its admin address, and small JSON requests to it.
+
+It speaks plain HTTP over loopback or a Unix socket, and knows nothing of what the answers mean.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 120.0
+"""Longer than a refresh waits for its nodes."""
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+
+
+class Unreachable(Exception):
+    """Nobody answers at the admin address. The message says where and why."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            f"the edge is not reachable at {address}: {reason}. Is `iop-edge serve` running here?"
+            " Another address: --admin or IOP_EDGE_ADMIN."
+        )
+        self.address = address
+        self.reason = reason
+
+
+class NoAnswer(Exception):
+    """Somebody answers at the admin address, but not as an edge does."""
+
+
+class Answer(NamedTuple):
+    """One JSON document of an answer, with the answer's HTTP status."""
+
+    status: int
+    document: Any
+
+
+class AdminClient:
+    """`address` is `host:port`, `http://host:port` or `unix:/path`. Raises ValueError else."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        text = address.removeprefix("http://").rstrip("/")
+        self._unix_path = text.removeprefix("unix:") if text.startswith("unix:") else None
+        if self._unix_path is None:
+            host, _, port = text.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65_536 or "/" in text:
+                raise ValueError(f"{address!r} is no admin address: write host:port or unix:/path")
+            self._host, self._port = host.strip("[]"), int(port)
+
+    def get(self, path: str) -> Answer:
+        """GET one document. Raises Unreachable or NoAnswer."""
+        return self._last(self._request("GET", path, None))
+
+    def post(self, path: str, body: Any) -> Iterator[Answer]:
+        """POST a document; gives each line of a streamed answer as it comes, the result last.
+
+        Raises Unreachable or NoAnswer, also midway.
+        """
+        return self._request("POST", path, json.dumps(body).encode())
+
+    def _last(self, answers: Iterator[Answer]) -> Answer:
+        (answer,) = answers
+        return answer
+
+    def _request(self, method: str, path: str, body: bytes | None) -> Iterator[Answer]:
+        headers = {"Accept": "application/x-ndjson, application/json", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        with closing(self._connect()) as connection:
+            try:
+                connection.request(method, path, body, headers)
+                with connection.getresponse() as response:
+                    is_streamed = response.headers.get_content_type() == "application/x-ndjson"
+                    documents = response if is_streamed else [response.read(MAX_ANSWER_BYTES)]
+                    for document in documents:
+                        yield Answer(response.status, json.loads(document))
+            except ValueError as error:
+                raise NoAnswer(f"{self.address} does not answer as an edge does") from error
+            except (OSError, http.client.HTTPException) as error:
+                raise Unreachable(self.address, _why(error)) from error
+
+    def _connect(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection
+        if self._unix_path is not None:
+            connection = _UnixConnection(self._unix_path)
+        else:
+            connection = http.client.HTTPConnection(
+                self._host, self._port, timeout=CONNECT_TIMEOUT_S
+            )
+        try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise Unreachable(self.address, _why(error)) from error
+        connection.sock.settimeout(ANSWER_TIMEOUT_S)
+        return connection
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(CONNECT_TIMEOUT_S)
+        self.sock.connect(self._path)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return type(error).__name__
