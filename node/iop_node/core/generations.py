@@ -119,9 +119,18 @@ class Generations(Generic[Token]):
         return [Abandoned(entry.generation, entry.token, released)]
 
     def retire(self, now: float, drain_s: float | None) -> list[Effect]:
-        """Let the current registry drain without a successor: the node ends."""
+        """Let the current registry drain without a successor: the node ends.
+
+        One deadline holds for the whole end, so registries that drain already get no longer one.
+        """
         before, self._current = self._current, None
-        return self._retire(before, now, drain_s)
+        effects = self._retire(before, now, drain_s)
+        if drain_s is not None:
+            for entry in self._entries.values():
+                if entry.phase is Phase.DRAINING:
+                    bound = now + drain_s if entry.deadline is None else entry.deadline
+                    entry.deadline = min(now + drain_s, bound)
+        return effects
 
     # --- leases ----------------------------------------------------------------------------
 

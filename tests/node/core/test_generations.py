@@ -128,6 +128,19 @@ class TestDeadlines:
         assert machine.due(1e9) == []
         assert machine.draining(1e9) == (Draining(1, 1, None),)
 
+    @pytest.mark.parametrize("own", [None, 5.0, 500.0])
+    def test_an_end_of_the_whole_bounds_those_that_drain_already(self, own):
+        machine = installed((1, "one", "a"))
+        first = machine.take()
+        machine.prepare(2, "two", "b")
+        machine.install("two", 0.0, own)
+        second = machine.take()
+        assert machine.retire(1.0, 30.0) == []
+        due = machine.due(31.0)
+        assert due == [DeadlineReached(1, (first,)), DeadlineReached(2, (second,))]
+        assert machine.give_back(first) == [Drained(1, "one", ("a",))]
+        assert machine.give_back(second) == [Drained(2, "two", ("b",))]
+
 
 class TestMisuse:
     def test_a_lease_comes_back_once(self):
