@@ -21,7 +21,7 @@ from iop_edge.pool.effects import Lease
 from iop_edge.pool.explain import Decision
 from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.attempt import Attempt
-from iop_edge.runtime.dispatcher import Dispatcher
+from iop_edge.runtime.dispatcher import Dispatcher, PoolFault
 from iop_edge.runtime.node_hub import NodeHub
 from iop_edge.runtime.snapshot import SnapshotStore
 from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord
@@ -225,7 +225,8 @@ class Run:
                 granted = await service._dispatcher.acquire(
                     self.spec.run_id, self.spec.demand, retry_of=failed
                 )
-            except Fault as refusal:
+            except PoolFault as refusal:
+                self._decisions.append(refusal.decision)
                 # With every other provider tried, the fault of the last one says more.
                 raise failure or refusal from None
             self._lease = lease = granted.lease
@@ -285,9 +286,8 @@ class Run:
         return await attempt.head()
 
     def _may_go_elsewhere(self, fault: Fault) -> bool:
-        return (
-            fault.code in _NOTHING_WAS_SENT
-            and (self._attempt is None or not self._attempt.has_upstream_started)
+        return fault.code in _NOTHING_WAS_SENT and (
+            self._attempt is None or not self._attempt.has_upstream_started
         )
 
     # -- the end -------------------------------------------------------------------------------

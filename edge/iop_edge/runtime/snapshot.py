@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from iop_shared.ids import Generation
 from msgspec import Struct
 
 from iop_edge.config.effective import EffectiveConfig
-from iop_edge.config.load import Vault
+from iop_edge.config.vault import Vault
 from iop_edge.pool.catalog import Catalog
+from iop_shared.ids import Generation
 
 
 class RuntimeSnapshot(Struct, frozen=True, kw_only=True):

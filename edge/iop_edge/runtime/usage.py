@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -74,7 +74,13 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 class UsageLedger:
     """Takes each run's record once. Use as an async context where a file is configured."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        observe: Callable[[UsageRecord], None] = lambda record: None,
+    ) -> None:
+        self._observe = observe
         self._ring: deque[FinishedRun] = deque(maxlen=RING_LENGTH)
         self._file = file
         self._descriptor: int | None = None
@@ -96,6 +102,7 @@ class UsageLedger:
     def record(self, finished: FinishedRun) -> None:
         self._ring.append(finished)
         record = finished.record
+        self._observe(record)
         _log.info("run_finished", **msgspec.structs.asdict(record))
         if self._descriptor is not None:
             self._unwritten.append(msgspec.json.encode(record) + b"\n")
