@@ -12,12 +12,13 @@ class of every path (REF-6); the nearest enclosing mark counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from iop_shared.profiles import ProtocolProfile
 from msgspec import Struct, field
 
 from iop_edge.config.reload_class import Reload
+from iop_shared.ids import AdapterKey, ModelId, NodeId, ProviderId, RouteId, Target
+from iop_shared.profiles import Capability, Driver, Operation, ProtocolProfile
 
 Restart = Reload.RESTART
 Live = Reload.LIVE
@@ -27,9 +28,13 @@ UsageAttribution = Literal["provider", "model_group"]
 AdapterType = Literal["openai_compat", "anthropic", "ollama"]
 Category = Literal["api", "local_inference"]
 LifecycleCapability = Literal["status", "load", "unload"]
+GateDimension = Literal["environment", "model_group", "model", "provider"]
+GateEnforcement = Literal["blocking", "observe_only"]
+GateFilterName = Literal["repeat_guard", "schema_gate", "provider_error"]
+GateEnvironment = Literal["dev", "dev-corp"]
 
 
-class SecretRef(Struct, frozen=True, forbid_unknown_fields=True):
+class SecretRef(Struct, frozen=True, gc=False):
     """Where a secret is to be found; never the secret. Exactly one field is set.
 
     `env` and `file` are resolved on the edge, `node_env` and `node_file` on the node; `sha256`
@@ -43,19 +48,19 @@ class SecretRef(Struct, frozen=True, forbid_unknown_fields=True):
     node_file: str | None = None
 
 
-class Tls(Struct, frozen=True, kw_only=True):
+class Tls(Struct, frozen=True, kw_only=True, gc=False):
     cert_file: str
     key_file: str
     client_ca_file: str | None = None
 
 
-class EdgeIdentity(Struct, frozen=True, kw_only=True):
+class EdgeIdentity(Struct, frozen=True, kw_only=True, gc=False):
     id: str = "edge"
     name: str | None = None
     advertise: str | None = None
 
 
-class Server(Struct, frozen=True, kw_only=True):
+class Server(Struct, frozen=True, kw_only=True, gc=False):
     """The gRPC listener for nodes and SubmitRun."""
 
     listen: str = "127.0.0.1:50051"
@@ -66,7 +71,7 @@ class Server(Struct, frozen=True, kw_only=True):
     grpc_reflection: bool = False
 
 
-class Bootstrap(Struct, frozen=True, kw_only=True):
+class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
     listen: str = "127.0.0.1:18080"
     advertise: str | None = None
     artifact_dir: str = "/var/lib/iop/artifacts"
@@ -74,52 +79,52 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
     insecure: bool = False
 
 
-class Admin(Struct, frozen=True, kw_only=True):
+class Admin(Struct, frozen=True, kw_only=True, gc=False):
     """`host:port` on loopback, or `unix:/path` (SEC-2)."""
 
     listen: str = "127.0.0.1:18081"
 
 
-class Logging(Struct, frozen=True, kw_only=True):
+class Logging(Struct, frozen=True, kw_only=True, gc=False):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["json", "console"] = "json"
 
 
-class Metrics(Struct, frozen=True, kw_only=True):
+class Metrics(Struct, frozen=True, kw_only=True, gc=False):
     listen: str = "127.0.0.1:9464"
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     file: str | None = None
 
 
-class Telemetry(Struct, frozen=True, kw_only=True):
+class Telemetry(Struct, frozen=True, kw_only=True, gc=False):
     otlp_endpoint: str | None = None
 
 
-class Console(Struct, frozen=True, kw_only=True):
+class Console(Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = False
     listen: str = "127.0.0.1:18082"
 
 
-class ControlPlane(Struct, frozen=True, kw_only=True):
+class ControlPlane(Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = False
     url: str | None = None
 
 
-class A2A(Struct, frozen=True, kw_only=True):
+class A2A(Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = False
     listen: str = "127.0.0.1:18083"
 
 
-class QueuePolicy(Struct, frozen=True, kw_only=True):
+class QueuePolicy(Struct, frozen=True, kw_only=True, gc=False):
     """The one queue of the provider pool (CFG-7). `queue_timeout_ms` 0 means no timeout."""
 
     max_queue: int = 16
     queue_timeout_ms: int = 30_000
 
 
-class IngressLimits(Struct, frozen=True, kw_only=True):
+class IngressLimits(Struct, frozen=True, kw_only=True, gc=False):
     max_body_bytes: int = 33_554_432
     max_header_bytes: int = 65_536
     receive_timeout_ms: int = 10_000
@@ -127,25 +132,25 @@ class IngressLimits(Struct, frozen=True, kw_only=True):
     max_connections: int = 10_000
 
 
-class ModelRoute(Struct, frozen=True, kw_only=True):
+class ModelRoute(Struct, frozen=True, kw_only=True, gc=False):
     """A legacy route: model name to adapter + target on one node, outside the pool (CFG-28)."""
 
-    id: str
-    model: str
-    adapter: str
-    target: str
-    node: str
+    id: RouteId
+    model: ModelId
+    adapter: AdapterKey
+    target: Target
+    node: NodeId
     provider_id: str | None = None
 
 
-class PrincipalToken(Struct, frozen=True, kw_only=True):
+class PrincipalToken(Struct, frozen=True, kw_only=True, gc=False):
     token_ref: str
     token_hash_sha256: str
     principal_ref: str
     principal_alias: str | None = None
 
 
-class ProviderAuth(Struct, frozen=True, kw_only=True):
+class ProviderAuth(Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = False
     from_header: str = "X-IOP-Provider-Authorization"
     target_header: str = "Authorization"
@@ -153,35 +158,35 @@ class ProviderAuth(Struct, frozen=True, kw_only=True):
     required: bool = True
 
 
-class GateSelector(Struct, frozen=True, kw_only=True):
+class GateSelector(Struct, frozen=True, kw_only=True, gc=False):
     """Adjusts one filter where exactly one dimension matches (CFG-19)."""
 
-    dimension: Literal["environment", "model_group", "model", "provider"]
+    dimension: GateDimension
     value: str
     enabled: bool | None = None
-    enforcement: Literal["blocking", "observe_only"] | None = None
+    enforcement: GateEnforcement | None = None
 
 
-class GateFilter(Struct, frozen=True, kw_only=True):
-    filter: Literal["repeat_guard", "schema_gate", "provider_error"]
+class GateFilter(Struct, frozen=True, kw_only=True, gc=False):
+    filter: GateFilterName
     enabled: bool
-    enforcement: Literal["blocking", "observe_only"]
+    enforcement: GateEnforcement
     capability: str
     hold_evidence_runes: int
     timeout_ms: int
     selectors: tuple[GateSelector, ...] = ()
 
 
-class StreamEvidenceGate(Struct, frozen=True, kw_only=True):
+class StreamEvidenceGate(Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = False
     max_request_fault_recovery: int = 3
     max_strategy_fault_recovery: int = 3
     max_ingress_snapshot_bytes: int = 16_777_216
-    environment: Literal["dev", "dev-corp"] = "dev"
+    environment: GateEnvironment = "dev"
     filters: tuple[GateFilter, ...] = ()
 
 
-class OpenAI(Struct, frozen=True, kw_only=True):
+class OpenAI(Struct, frozen=True, kw_only=True, gc=False):
     """The HTTP ingress for callers, OpenAI- and Anthropic-compatible."""
 
     enabled: bool = False
@@ -190,24 +195,24 @@ class OpenAI(Struct, frozen=True, kw_only=True):
     insecure: bool = False
     limits: IngressLimits = IngressLimits()
     provider_id: str | None = None
-    adapter: str | None = None
-    target: str | None = None
-    node: str | None = None
+    adapter: AdapterKey | None = None
+    target: Target | None = None
+    node: NodeId | None = None
     model_routes: tuple[ModelRoute, ...] = ()
     principal_tokens: tuple[PrincipalToken, ...] = ()
     provider_auth: ProviderAuth = ProviderAuth()
     stream_evidence_gate: StreamEvidenceGate = StreamEvidenceGate()
 
 
-class ModelGroup(Struct, frozen=True, kw_only=True):
+class ModelGroup(Struct, frozen=True, kw_only=True, gc=False):
     """One external model id and the providers that serve it (CFG-15).
 
     `providers` maps provider id to the name that the provider's upstream uses.
     """
 
-    id: str
+    id: ModelId
     display_name: str | None = None
-    providers: Mapping[str, str]
+    providers: Mapping[ProviderId, Target]
     context_window_tokens: int | None = None
     default_max_tokens: int | None = None
     min_max_tokens: int | None = None
@@ -216,14 +221,14 @@ class ModelGroup(Struct, frozen=True, kw_only=True):
     chars_per_token: float | None = None
 
 
-class Probe(Struct, frozen=True, kw_only=True):
+class Probe(Struct, frozen=True, kw_only=True, gc=False):
     path: str | None = None
     interval_ms: int = 10_000
     timeout_ms: int = 2_000
     failures: int = 3
 
 
-class HeaderValue(Struct, frozen=True, kw_only=True):
+class HeaderValue(Struct, frozen=True, kw_only=True, gc=False):
     """One upstream header. `value` is a literal only where the header is no secret (CFG-2)."""
 
     name: str
@@ -231,14 +236,14 @@ class HeaderValue(Struct, frozen=True, kw_only=True):
     scheme: str = ""
 
 
-class Adapter(Struct, frozen=True, kw_only=True):
+class Adapter(Struct, frozen=True, kw_only=True, gc=False):
     """One named adapter instance of a node: how to talk to one upstream.
 
     `profile` is resolved: driver, complete operation URLs, capabilities, mapping. It is None for
     adapter types that have none (`ollama`). `provider_label` is CFG-13's label.
     """
 
-    key: str
+    key: AdapterKey
     type: AdapterType
     enabled: bool = True
     base_url: str
@@ -255,19 +260,19 @@ class Adapter(Struct, frozen=True, kw_only=True):
     probe: Probe = Probe()
 
 
-class Provider(Struct, frozen=True, kw_only=True):
+class Provider(Struct, frozen=True, kw_only=True, gc=False):
     """One capacity-owning resource under one node (CFG-10).
 
     `adapter` is always the key of one of the node's adapters. It is None only for a disabled
     provider whose reference could not be resolved (CFG-12).
     """
 
-    id: str
+    id: ProviderId
     type: str
     category: Category
-    adapter: str | None
+    adapter: AdapterKey | None
     profile: str | None = None
-    models: tuple[str, ...]
+    models: tuple[Target, ...]
     capacity: Annotated[int, Live]
     long_context_capacity: Annotated[int | None, Live] = None
     total_context_tokens: Annotated[int | None, Live] = None
@@ -277,12 +282,12 @@ class Provider(Struct, frozen=True, kw_only=True):
     lifecycle_capabilities: tuple[LifecycleCapability, ...] = ()
 
 
-class NodeRuntime(Struct, frozen=True, kw_only=True):
+class NodeRuntime(Struct, frozen=True, kw_only=True, gc=False):
     concurrency: Annotated[int, Live] = 0
 
 
-class Node(Struct, frozen=True, kw_only=True):
-    id: str
+class Node(Struct, frozen=True, kw_only=True, gc=False):
+    id: NodeId
     alias: str | None = None
     agent_kind: str = "node"
     token: SecretRef
@@ -291,7 +296,29 @@ class Node(Struct, frozen=True, kw_only=True):
     providers: tuple[Provider, ...] = ()
 
 
-class EffectiveConfig(Struct, frozen=True, kw_only=True):
+class ProfileAuth(Struct, frozen=True, kw_only=True, gc=False):
+    """The header that carries an upstream's credential. Without `value` nothing is sent."""
+
+    header: str | None = None
+    scheme: str = ""
+    value: SecretRef | None = None
+
+
+class CatalogProfile(Struct, frozen=True, kw_only=True, gc=False):
+    """A custom profile with everything of its bases filled in (PROF-2), before it meets an
+    adapter: operations are still paths, and its own base URL is only a fallback (CFG-26)."""
+
+    base: str | None = None
+    driver: Driver
+    base_url: str | None = None
+    operations: Mapping[Operation, str]
+    auth: ProfileAuth = ProfileAuth()
+    capabilities: frozenset[Capability]
+    model_mapping: Mapping[str, str]
+    extensions: Mapping[str, Any]
+
+
+class EffectiveConfig(Struct, frozen=True, kw_only=True, gc=False):
     """The whole. Collections keyed by id are tuples in the file's order; ids are unique."""
 
     edge: Annotated[EdgeIdentity, Restart] = EdgeIdentity()
@@ -308,7 +335,7 @@ class EffectiveConfig(Struct, frozen=True, kw_only=True):
     long_context_threshold_tokens: Annotated[int, Live] = 100_000
     provider_pool: Annotated[QueuePolicy, Live] = QueuePolicy()
     openai: Annotated[OpenAI, Restart] = OpenAI()
-    protocol_profiles: Annotated[Mapping[str, ProtocolProfile], Restart] = field(
+    protocol_profiles: Annotated[Mapping[str, CatalogProfile], Restart] = field(
         default_factory=dict
     )
     models: Annotated[tuple[ModelGroup, ...], Live] = ()

@@ -1,0 +1,1 @@
+"""From trees as written to one document: expand, refuse, normalize, merge, decode."""

@@ -1,0 +1,220 @@
+"""A plain tree to document structs, with every problem of every entry (CFG-4).
+
+A valid entry is one call of the decoder. The decoder stops at its first error and echoes values,
+so an entry that it refuses is walked again here, key by key, against the very types it was given;
+nothing the decoder said is passed on. What cannot be used is replaced by a blank, so that the
+checks that follow still see the rest.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, inspect
+
+from iop_edge.config.document import SecretDocument
+from iop_edge.config.likely import Likely
+from iop_edge.config.reading.complaints import describe, kind_of
+from iop_edge.config.reading.vocabulary import homes_of
+from iop_edge.config.report import Report
+from iop_edge.config.yaml12.places import Steps
+
+T = TypeVar("T", bound=Struct)
+
+
+class _Blank:
+    """In the place of a value that cannot be used."""
+
+
+_BLANK = _Blank()
+
+
+class Decoder:
+    """Decodes one candidate's tree and reports what is wrong with it."""
+
+    def __init__(self, report: Report, likely: Likely) -> None:
+        self._report = report
+        self._likely = likely
+
+    def struct(self, value: Any, cls: type[T], steps: Steps) -> T:
+        """An instance of `cls`, with blanks where the value has problems."""
+        try:
+            return msgspec.convert(value, cls)
+        except msgspec.ValidationError:
+            return self.pieces(value, cls, steps)
+
+    def pieces(self, value: Any, cls: type[T], steps: Steps) -> T:
+        """Like `struct`, one field after the other, so that no single step takes long."""
+        if not isinstance(value, dict):
+            if cls is SecretDocument:
+                self._secret_literal(steps)
+            else:
+                self._report.error(
+                    "not_a_mapping", f"a mapping must stand here; {kind_of(value)}", steps
+                )
+            return _blank_struct(cls)
+        fields = _fields(cls)
+        self._unknown_keys(value, cls, fields, steps)
+        decoded: dict[str, Any] = {}
+        for name, field in fields.items():
+            if name in value:
+                result = self._value(value[name], field.type, (*steps, name))
+                if result is not _BLANK:
+                    decoded[name] = result
+            elif field.required:
+                self._missing(value, name, steps)
+        return _built(cls, decoded)
+
+    def _unknown_keys(
+        self, value: dict[str, Any], cls: type[Struct], fields: Any, steps: Steps
+    ) -> None:
+        for key in value:
+            if key in fields:
+                continue
+            hint = self._likely.hint(key, fields)
+            if cls is SecretDocument:
+                # The key itself may be a secret that somebody wrote between braces.
+                self._report.error(
+                    "unknown_key", f"a reference to a secret has no such key{hint}", steps
+                )
+            else:
+                hint = hint or _elsewhere(key)
+                self._report.error(
+                    "unknown_key",
+                    f"`{_short(key)}` is not a key of this{hint}",
+                    (*steps, key),
+                    on_key=True,
+                )
+
+    def _missing(self, value: dict[str, Any], name: str, steps: Steps) -> None:
+        if self._report.places.mark_at(value, name) is not None:
+            self._report.error(
+                "missing_key",
+                f"`{name}` is needed, and null counts as left out; quote it if it is meant as text",
+                (*steps, name),
+            )
+        else:
+            self._report.error("missing_key", f"`{name}` is needed here", steps)
+
+    def _secret_literal(self, steps: Steps) -> None:
+        self._report.error("secret_literal", secret_advice(steps), steps)
+
+    def _value(self, value: Any, node: inspect.Type, steps: Steps) -> Any:
+        """The decoded value, or `_BLANK` after a report."""
+        node, wants = _unwrapped(node)
+        if isinstance(node, inspect.UnionType):
+            return self._union(value, node, wants, steps)
+        if isinstance(node, inspect.StructType):
+            return self.struct(value, node.cls, steps)
+        if isinstance(node, inspect.ListType):
+            return self._list(value, node, steps)
+        if isinstance(node, inspect.DictType):
+            return self._dict(value, node, steps)
+        complaint = describe(value, node, wants, self._likely, echo=not self._is_expanded(steps))
+        if complaint is None:
+            return value
+        self._report.error(complaint.code, complaint.message, steps)
+        return _BLANK
+
+    def _union(self, value: Any, node: inspect.UnionType, wants: str | None, steps: Steps) -> Any:
+        variants = [one for one in node.types if not isinstance(one, inspect.NoneType)]
+        if len(variants) == 1:
+            return self._value(value, variants[0], steps)
+        for variant in variants:
+            bare, _ = _unwrapped(variant)
+            if isinstance(bare, inspect.StructType) == isinstance(value, dict):
+                return self._value(value, variant, steps)
+        return self._value(value, variants[0], steps)
+
+    def _list(self, value: Any, node: inspect.ListType, steps: Steps) -> Any:
+        if not isinstance(value, list):
+            self._report.error("not_a_list", f"a list must stand here; {kind_of(value)}", steps)
+            return _BLANK
+        if node.min_length is not None and len(value) < node.min_length:
+            self._report.error("empty_list", "at least one entry is needed here", steps)
+            return _BLANK
+        item, _ = _unwrapped(node.item_type)
+        decoded = []
+        for index, entry in enumerate(value):
+            if isinstance(item, inspect.StructType):
+                decoded.append(self.struct(entry, item.cls, (*steps, index)))
+            else:
+                result = self._value(entry, node.item_type, (*steps, index))
+                if result is not _BLANK:
+                    decoded.append(result)
+        return decoded
+
+    def _dict(self, value: Any, node: inspect.DictType, steps: Steps) -> Any:
+        if not isinstance(value, dict):
+            self._report.error(
+                "not_a_mapping", f"a mapping must stand here; {kind_of(value)}", steps
+            )
+            return _BLANK
+        key_type, wants = _unwrapped(node.key_type)
+        decoded = {}
+        for key, entry in value.items():
+            complaint = describe(key, key_type, wants, self._likely, echo=True)
+            if complaint is not None:
+                self._report.error(complaint.code, complaint.message, (*steps, key), on_key=True)
+            result = self._value(entry, node.value_type, (*steps, key))
+            if result is not _BLANK and complaint is None:
+                decoded[key] = result
+        return decoded
+
+    def _is_expanded(self, steps: Steps) -> bool:
+        return self._report.places.is_expanded(self._report.root, steps)
+
+
+def secret_advice(steps: Steps) -> str:
+    """What to write in the place of a literal secret at `steps`."""
+    if steps[-1] == "token":
+        forms = "{env: NAME}, {file: PATH} or {sha256: HEX}"
+    else:
+        forms = "{env: NAME}, {file: PATH}, {node_env: NAME} or {node_file: PATH}"
+    return f"a secret is never written into a config, nor expanded into it; write {forms}"
+
+
+def _unwrapped(node: inspect.Type) -> tuple[inspect.Type, str | None]:
+    wants = None
+    while isinstance(node, inspect.Metadata):
+        wants = wants or (node.extra or {}).get("wants")
+        node = node.type
+    return node, wants
+
+
+@cache
+def _fields(cls: type[Struct]) -> dict[str, inspect.Field]:
+    info = inspect.type_info(cls)
+    assert isinstance(info, inspect.StructType)
+    return {field.encode_name: field for field in info.fields}
+
+
+def _built(cls: type[T], decoded: dict[str, Any]) -> T:
+    for name, field in _fields(cls).items():
+        if field.required and name not in decoded:
+            decoded[name] = _blank(field.type)
+    return cls(**decoded)
+
+
+def _blank_struct(cls: type[T]) -> T:
+    return _built(cls, {})
+
+
+def _blank(node: inspect.Type) -> Any:
+    bare, _ = _unwrapped(node)
+    if isinstance(bare, inspect.StructType):
+        return _blank_struct(bare.cls)
+    if isinstance(bare, inspect.IntType):
+        return 0
+    return [] if isinstance(bare, inspect.ListType) else ""
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= 64 else f"{key[:64]}…"
+
+
+def _elsewhere(key: str) -> str:
+    homes = homes_of(key)
+    return f"; it belongs to {' or '.join(f'`{home}`' for home in homes)}" if homes else ""

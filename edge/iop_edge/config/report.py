@@ -1,0 +1,134 @@
+"""Collects every problem of one load, and gives each its path and place at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from iop_edge.config.paths import render
+from iop_edge.config.problems import Problem, Severity
+from iop_edge.config.yaml12.places import Place, Places, Steps
+
+
+class _Found(NamedTuple):
+    is_last: bool
+    place: Place
+    order: int
+    problem: Problem
+
+
+class Report:
+    """The problems of one candidate, in whatever order they are met.
+
+    `root` is the tree that steps lead through; it is the merged tree once there is one.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.root: Any = {}
+        self._found: list[_Found] = []
+        self._closed: set[int] = set()
+        self._file_order: dict[str, int] = {}
+
+    @property
+    def has_errors(self) -> bool:
+        return any(found.problem.severity == "error" for found in self._found)
+
+    def error(
+        self, code: str, message: str, steps: Steps, *, on_key: bool = False, is_last: bool = False
+    ) -> None:
+        """Something that keeps the candidate from running.
+
+        `on_key` places it at the key instead of the value. `is_last` lists it after all others.
+        """
+        self._add(code, message, steps, "error", on_key=on_key, is_last=is_last)
+
+    def warning(self, code: str, message: str, steps: Steps, *, on_key: bool = False) -> None:
+        """Something that an operator should know, and that runs."""
+        self._add(code, message, steps, "warning", on_key=on_key, is_last=False)
+
+    def close(self, steps: Steps) -> None:
+        """Nothing more is to be said about what was written exactly here."""
+        mark = self.places.mark_of(self.root, steps)
+        if mark is not None:
+            self._closed.add(mark)
+
+    def at(self, code: str, message: str, place: Place, path: str = "") -> None:
+        """An error whose place is known, in a text that may have no tree."""
+        self._keep(
+            Problem(
+                code=code,
+                path=path,
+                file=place.file,
+                line=place.line,
+                column=place.column,
+                message=message,
+            ),
+            place,
+            is_last=False,
+        )
+
+    def _add(
+        self,
+        code: str,
+        message: str,
+        steps: Steps,
+        severity: Severity,
+        *,
+        on_key: bool,
+        is_last: bool,
+    ) -> None:
+        if self._closed and self.places.mark_of(self.root, steps) in self._closed:
+            return
+        place = self.places.find(self.root, steps, on_key=on_key)
+        problem = Problem(
+            code=code,
+            path=render(self.root, steps),
+            file=place.file,
+            line=place.line,
+            column=place.column,
+            message=_printable(message),
+            severity=severity,
+        )
+        self._keep(problem, place, is_last=is_last)
+
+    def _keep(self, problem: Problem, place: Place, *, is_last: bool) -> None:
+        self._file_order.setdefault(place.file, self.places.file_number(place.file))
+        self._found.append(_Found(is_last, place, len(self._found), problem))
+
+    def problems(self) -> tuple[Problem, ...]:
+        """All of them: errors before warnings, each in the order of files and lines."""
+        return tuple(
+            found.problem
+            for found in sorted(
+                self._found,
+                key=lambda found: (
+                    found.problem.severity == "warning",
+                    found.is_last,
+                    self._file_order[found.place.file],
+                    found.place.line,
+                    found.place.column,
+                    found.order,
+                ),
+            )
+        )
+
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(one for one in self.problems() if one.severity == "warning")
+
+
+def _printable(text: str) -> str:
+    """The text with everything that could steer a terminal written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
+def code_spans(names: Iterable[str]) -> str:
+    """`a`, `b` or `c`: names for the middle of a sentence."""
+    marked = [f"`{name}`" for name in names]
+    if len(marked) < 2:
+        return "".join(marked)
+    return f"{', '.join(marked[:-1])} or {marked[-1]}"

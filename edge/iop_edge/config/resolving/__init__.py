@@ -1,0 +1,1 @@
+"""From the document as written to the effective config: every reference resolved and checked."""

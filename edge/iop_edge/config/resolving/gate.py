@@ -1,0 +1,144 @@
+"""The stream evidence gate's options, judged whether or not it is enabled (CFG-19)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import get_args
+
+from iop_edge.config.document import FilterDocument, GateDocument, SelectorDocument
+from iop_edge.config.effective import (
+    GateDimension,
+    GateFilter,
+    GateSelector,
+    StreamEvidenceGate,
+)
+from iop_edge.config.report import code_spans
+from iop_edge.config.resolving.context import Context, fill
+from iop_edge.config.resolving.identity import check_distinct
+from iop_edge.config.yaml12.places import Steps
+from iop_shared.profiles import CAPABILITIES
+
+DIMENSIONS: tuple[GateDimension, ...] = get_args(GateDimension)
+MAX_SNAPSHOT_BYTES = StreamEvidenceGate().max_ingress_snapshot_bytes
+
+_STEPS: Steps = ("openai", "stream_evidence_gate")
+
+KnownNames = Mapping[GateDimension, Collection[str]]
+"""What a selector of each dimension can match."""
+
+
+def resolve_gate(
+    document: GateDocument | None, known: KnownNames, context: Context
+) -> StreamEvidenceGate:
+    """The effective gate."""
+    if document is None:
+        return StreamEvidenceGate()
+    default = StreamEvidenceGate()
+    most = document.max_request_fault_recovery
+    most = default.max_request_fault_recovery if most is None else most
+    per_strategy = document.max_strategy_fault_recovery
+    if per_strategy is not None and per_strategy > most:
+        context.report.error(
+            "recovery_bounds",
+            f"max_strategy_fault_recovery {per_strategy} is over max_request_fault_recovery {most}",
+            (*_STEPS, "max_strategy_fault_recovery"),
+        )
+    filters = document.filters or []
+    check_distinct(
+        ((one.filter, (*_STEPS, "filters", n, "filter")) for n, one in enumerate(filters)),
+        "filter",
+        context.report,
+    )
+    return fill(
+        StreamEvidenceGate,
+        document,
+        max_request_fault_recovery=most,
+        max_strategy_fault_recovery=most if per_strategy is None else per_strategy,
+        max_ingress_snapshot_bytes=document.max_ingress_snapshot_bytes or MAX_SNAPSHOT_BYTES,
+        filters=tuple(
+            _filter(one, (*_STEPS, "filters", number), known, context)
+            for number, one in enumerate(filters)
+        ),
+    )
+
+
+def _filter(
+    document: FilterDocument, steps: Steps, known: KnownNames, context: Context
+) -> GateFilter:
+    capability = document.capability or f"output.{document.filter}"
+    if document.capability is not None and document.filter:
+        allowed = (*CAPABILITIES, f"output.{document.filter}")
+        if capability not in allowed:
+            context.report.error(
+                "not_one_of",
+                f"this must be {code_spans(allowed)}{context.likely.hint(capability, allowed)}",
+                (*steps, "capability"),
+            )
+    selectors = [
+        selector
+        for number, written in enumerate(document.selectors or ())
+        if (selector := _selector(written, (*steps, "selectors", number), known, context))
+    ]
+    _check_ties(document, steps, context)
+    return GateFilter(
+        filter=document.filter,
+        enabled=document.enabled is not False,
+        enforcement=document.enforcement or "blocking",
+        capability=capability,
+        hold_evidence_runes=document.hold_evidence_runes or 500,
+        timeout_ms=document.timeout_ms or 5000,
+        selectors=tuple(selectors),
+    )
+
+
+def _named(document: SelectorDocument) -> list[tuple[GateDimension, str]]:
+    return [
+        (dimension, value)
+        for dimension in DIMENSIONS
+        if (value := getattr(document, dimension)) is not None
+    ]
+
+
+def _selector(
+    document: SelectorDocument, steps: Steps, known: KnownNames, context: Context
+) -> GateSelector | None:
+    named = _named(document)
+    if len(named) != 1:
+        context.report.error(
+            "bad_selector", f"a selector names exactly one of {code_spans(DIMENSIONS)}", steps
+        )
+        return None
+    dimension, value = named[0]
+    if document.enabled is None and document.enforcement is None:
+        context.report.error(
+            "bad_selector", "a selector adjusts `enabled` or `enforcement`, or both", steps
+        )
+    if dimension != "environment" and value not in known[dimension]:
+        context.report.warning(
+            "selector_matches_nothing",
+            f"no {dimension.replace('_', ' ')} has this name"
+            f"{context.likely.hint(value, known[dimension])}",
+            (*steps, dimension),
+        )
+    return GateSelector(
+        dimension=dimension,
+        value=value,
+        enabled=document.enabled,
+        enforcement=document.enforcement,
+    )
+
+
+def _check_ties(document: FilterDocument, steps: Steps, context: Context) -> None:
+    """Two selectors that match alike are as specific as each other, and must not contradict."""
+    outcomes: dict[tuple[tuple[GateDimension, str], ...], list[SelectorDocument]] = {}
+    for number, selector in enumerate(document.selectors or ()):
+        named = tuple(_named(selector))
+        for earlier in outcomes.setdefault(named, []):
+            if (earlier.enabled, earlier.enforcement) != (selector.enabled, selector.enforcement):
+                context.report.error(
+                    "selector_tie",
+                    "an earlier selector matches the same and says something else; keep one",
+                    (*steps, "selectors", number),
+                )
+                break
+        outcomes[named].append(selector)

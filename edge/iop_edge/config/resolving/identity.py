@@ -1,0 +1,41 @@
+"""Names that must differ: exactly, and in more than case or Unicode form (CFG-3)."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from iop_edge.config.paths import render
+from iop_edge.config.report import Report
+from iop_edge.config.yaml12.places import Steps
+
+
+def fold(name: str) -> str:
+    """The form in which confusable names are equal."""
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def check_distinct(names: Iterable[tuple[str, Steps]], what: str, report: Report) -> None:
+    """Report every name that stands a second time, with the place of the first.
+
+    `names` are pairs of a name and the steps to it; a blank name is skipped.
+    """
+    seen: dict[str, tuple[str, Steps]] = {}
+    for name, steps in names:
+        if not name:
+            continue
+        first_name, first_steps = seen.setdefault(fold(name), (name, steps))
+        if first_steps is steps:
+            continue
+        place = report.places.find(report.root, first_steps)
+        where = f"{render(report.root, first_steps)} in line {place.line} of {place.file}"
+        if first_name == name:
+            report.error("duplicate_id", f"this {what} is already taken by {where}", steps)
+        else:
+            report.error(
+                "confusable_id",
+                f"this {what} differs from that of {where} in case or Unicode form alone",
+                steps,
+            )
