@@ -185,8 +185,11 @@ def _section(
 
 def _plain(first: str, others: Sequence[str], row: Row) -> str:
     cells = (
-        f"{name.lower()}={json.dumps(cell, ensure_ascii=False) if ' ' in cell else cell}"
-        for name, cell in zip(others, row[1:], strict=True)
-        if cell
+        f"{name.lower()}={_word(cell)}" for name, cell in zip(others, row[1:], strict=True) if cell
     )
-    return f"{first.lower()} {row[0]} {' '.join(cells)}"
+    return f"{first.lower()} {_word(row[0])} {' '.join(cells)}"
+
+
+def _word(cell: str) -> str:
+    """The cell as one word that a script can split off."""
+    return json.dumps(cell, ensure_ascii=False) if " " in cell else cell

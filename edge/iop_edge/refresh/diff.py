@@ -50,16 +50,16 @@ def _compare(
     match shape:
         case Leaf():
             yield from _compare_leaf(shape, path, old, new, same_secret)
-        case Record(_, reload, fields):
+        case Record(_, reload, fields, _):
             if old is None and new is None:
                 return
             if reload is not None and (old is None or new is None):
                 yield _change(shape, path, reload, old, new)
                 return
             for name, inner in fields:
-                yield from _compare(
-                    inner, path.field(name), getattr(old, name), getattr(new, name), same_secret
-                )
+                before, after = getattr(old, name), getattr(new, name)
+                if not (inner.is_plain and before == after):
+                    yield from _compare(inner, path.field(name), before, after, same_secret)
         case Keyed(_, reload, key, entry):
             yield from _compare_entries(
                 entry, reload, path, _by_key(old, key), _by_key(new, key), same_secret
@@ -97,10 +97,10 @@ def _compare_entries(
 ) -> Iterator[Change]:
     for key in sorted(old.keys() | new.keys()):
         at = path.entry(key)
-        if key in old and key in new:
-            yield from _compare(entry, at, old[key], new[key], same_secret)
-        else:
+        if key not in old or key not in new:
             yield _change(entry, at, reload, old.get(key), new.get(key))
+        elif not (entry.is_plain and old[key] == new[key]):
+            yield from _compare(entry, at, old[key], new[key], same_secret)
 
 
 def _by_key(entries: tuple[Any, ...], key: str) -> Mapping[str, Any]:

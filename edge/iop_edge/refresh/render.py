@@ -27,7 +27,7 @@ def shown(shape: Shape, value: Any, *, key: str = "") -> Any:
     if value is None:
         return None
     match shape:
-        case Record(_, _, fields):
+        case Record(_, _, fields, _):
             return {name: shown(inner, getattr(value, name)) for name, inner in fields}
         case Keyed(_, _, _, entry):
             return [shown(entry, element) for element in value]

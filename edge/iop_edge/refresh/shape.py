@@ -64,12 +64,18 @@ class Leaf:
     reload: Reload
     kind: Kind
 
+    @property
+    def is_plain(self) -> bool:
+        """Equal values mean the same, so that nothing in here needs a closer look."""
+        return self.kind in (Kind.PLAIN, Kind.UNORDERED)
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
     pattern: str
     reload: Reload | None
     fields: tuple[tuple[str, Shape], ...]
+    is_plain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,10 @@ class Keyed:
     key: str
     entry: Record
 
+    @property
+    def is_plain(self) -> bool:
+        return self.entry.is_plain
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -89,6 +99,10 @@ class Table:
     pattern: str
     reload: Reload
     entry: Shape
+
+    @property
+    def is_plain(self) -> bool:
+        return self.entry.is_plain
 
 
 Shape = Leaf | Record | Keyed | Table
@@ -119,7 +133,7 @@ def rows(shape: Shape) -> Iterator[Row]:
     match shape:
         case Leaf(pattern, reload, _):
             yield Row(pattern, reload, is_entry=False)
-        case Record(_, _, fields):
+        case Record(_, _, fields, _):
             for _, inner in fields:
                 yield from rows(inner)
         case Keyed(pattern, reload, key, entry):
@@ -137,14 +151,11 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 def _record(struct: type[Struct], pattern: str, enclosing: Reload | None) -> Record:
     hints = get_type_hints(struct, include_extras=True)
-    return Record(
-        pattern,
-        enclosing,
-        tuple(
-            (name, _shape(hints[name], f"{pattern}.{name}" if pattern else name, enclosing))
-            for name in struct.__struct_fields__
-        ),
+    fields = tuple(
+        (name, _shape(hints[name], f"{pattern}.{name}" if pattern else name, enclosing))
+        for name in struct.__struct_fields__
     )
+    return Record(pattern, enclosing, fields, all(inner.is_plain for _, inner in fields))
 
 
 def _shape(hint: Any, pattern: str, enclosing: Reload | None) -> Shape:

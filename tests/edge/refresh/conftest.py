@@ -157,7 +157,7 @@ def touch() -> Callable[[EffectiveConfig, str], EffectiveConfig]:
 
 def touched(shape: Shape, value: Any, pattern: str) -> Any:
     match shape:
-        case Record(at, _, fields):
+        case Record(at, _, fields, _):
             for name, inner in fields:
                 if any(row.pattern == pattern for row in rows(inner)):
                     changed = touched(inner, getattr(value, name), pattern)
