@@ -25,8 +25,10 @@ _LONGEST_END = 4
 class Observer(Protocol):
     """Knows what the events of one protocol mean."""
 
-    model_path: tuple[str, ...]
-    """Where in an event the model's name stands."""
+    @property
+    def model_path(self) -> tuple[str, ...]:
+        """Where in an event the model's name stands."""
+        ...
 
     @property
     def is_ended(self) -> bool:
@@ -48,6 +50,8 @@ class EventStream:
         self._observer = observer
         self._name = name
         self._pending = bytearray()
+        self._prefix = b"\0"
+        self._prefix_span: Span = (0, 0)
 
     def feed(self, chunk: bytes) -> bytes:
         """The events that are complete now. Raises Fault(upstream_invalid)."""
@@ -126,13 +130,23 @@ class EventStream:
         payload = data[start:end]
         if b"\n" in payload or (not is_plain and b"\r" in payload):
             return self._look_at_lines(data, at, end)
+        span = self._name_in(payload)
+        return None if span is None else (start + span[0], start + span[1])
+
+    def _name_in(self, payload: bytes) -> Span | None:
+        """The place of the name that is to be replaced, where there is one."""
         literal = self._observer.event(payload)
         if not literal or literal == self._name:
             return None
+        # The chunks of a stream mostly begin alike, up to and including the name. What begins
+        # with the same bytes parses the same way, so the name stands where it stood.
+        if payload.startswith(self._prefix):
+            return self._prefix_span
         span = find_value(payload, self._observer.model_path, literal)
         if span is None:
-            raise _ambiguous()
-        return start + span[0], start + span[1]
+            raise Fault(Code.UPSTREAM_INVALID, "the upstream sent an event that names a key twice")
+        self._prefix, self._prefix_span = payload[: span[1]], span
+        return span
 
     def _look_at_lines(self, data: bytes, at: int, end: int) -> Span | None:
         """The same for an event of any form: comments, other fields, data over several lines."""
@@ -149,12 +163,9 @@ class EventStream:
         payload = b"\n".join(lines)
         if not payload.strip():
             return None
-        literal = self._observer.event(payload)
-        if not literal or literal == self._name:
-            return None
-        span = find_value(payload, self._observer.model_path, literal)
+        span = self._name_in(payload)
         if span is None:
-            raise _ambiguous()
+            return None
         # A JSON string holds no raw line break, so the name lies within one line.
         before = payload.count(b"\n", 0, span[0])
         shift = starts[before] - (payload.rfind(b"\n", 0, span[0]) + 1)
@@ -171,7 +182,3 @@ class EventStream:
 
 def _closed() -> Fault:
     return Fault(Code.UPSTREAM_CLOSED, "the upstream ended its stream before the answer was whole")
-
-
-def _ambiguous() -> Fault:
-    return Fault(Code.UPSTREAM_INVALID, "the upstream sent an event that names a key twice")

@@ -23,9 +23,12 @@ _NOTHING = Raw()
 class AnswerObserver(Protocol):
     """An observer of events that also reads whole bodies."""
 
-    model_path: tuple[str, ...]
-    usage: ReportedUsage
-    is_ended: bool
+    @property
+    def model_path(self) -> tuple[str, ...]: ...
+    @property
+    def usage(self) -> ReportedUsage: ...
+    @property
+    def is_ended(self) -> bool: ...
 
     def event(self, payload: bytes) -> bytes: ...
 

@@ -1,0 +1,195 @@
+"""A caller's request body: taken apart at its top level, checked where it matters, put together.
+
+Values are never rewritten: what is not looked at goes to the upstream byte for byte, including
+fields that only that upstream knows. What is looked at is stated in `Field` tables, one per
+protocol. A body with a wrong field is refused with the field's name (OAI-5).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from iop_edge.serve.dialect.json_value import NOT_JSON
+from iop_shared.errors import Code, Fault
+
+MAX_MODEL_CHARS = 256
+_MAX_TOKENS = 2**31 - 1
+_SEARCHED_BYTES = 1024 * 1024
+
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_text = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+Members = dict[str, Raw]
+
+
+class Field(Struct, frozen=True):
+    """What one top-level field has to be. `null` always counts as not given."""
+
+    accepts: Callable[[Raw], bool]
+    wanted: str
+    is_required: bool = False
+
+
+def _of(kind: Any) -> Callable[[Raw], bool]:
+    decode = msgspec.json.Decoder(kind).decode
+
+    def accepts(raw: Raw) -> bool:
+        try:
+            decode(raw)
+        except NOT_JSON:
+            return False
+        return True
+
+    return accepts
+
+
+def _like(pattern: bytes) -> Callable[[Raw], bool]:
+    begins = re.compile(pattern).match
+    return lambda raw: begins(raw) is not None
+
+
+TOKENS = Field(_of(Annotated[int, Meta(ge=1, le=_MAX_TOKENS)]), "a whole number of 1 or more")
+BOOLEAN = Field(_of(bool), "true or false")
+NUMBER = Field(_of(float), "a finite number")
+NOT_NEGATIVE = Field(_of(Annotated[float, Meta(ge=0)]), "a number of 0 or more")
+WHOLE = Field(_of(int), "a whole number")
+CHOICES = Field(_of(Annotated[int, Meta(ge=1, le=128)]), "a whole number from 1 to 128")
+TOP_LOGPROBS = Field(_of(Annotated[int, Meta(ge=0, le=1000)]), "a whole number from 0 to 1000")
+TOP_K = Field(_of(Annotated[int, Meta(ge=-1, le=_MAX_TOKENS)]), "a whole number")
+TEXT = Field(_of(str), "a string")
+OBJECT = Field(_like(rb"\{"), "an object")
+LIST = Field(_like(rb"\["), "a list")
+TEXT_OR_LIST = Field(_like(rb'["\[]'), "a string or a list")
+TEXT_OR_OBJECT = Field(_like(rb'["{]'), "a string or an object")
+MESSAGES = Field(_like(rb"\[\s*\{"), "a list of at least one message object", True)
+
+Fields = Mapping[str, Field]
+
+
+def parse(body: bytes, fields: Fields) -> Members:
+    """The top-level members of a body that satisfies `fields`; ones that are null are left out.
+
+    Raises Fault(invalid_value); its `param` names the field where it is one field's fault. Where
+    a key stands twice the last one counts, here and for the upstream alike.
+    """
+    try:
+        members = _members(body)
+    except NOT_JSON as error:
+        raise _malformed(body, error) from None
+    if not body.isascii():
+        _require_utf8(body, members)
+    given = {name: raw for name, raw in members.items() if bytes(memoryview(raw)[:5]) != b"null"}
+    for name, raw in given.items():
+        field = fields.get(name)
+        if field is not None and not field.accepts(raw):
+            raise _wrong(name, field.wanted)
+    for name, field in fields.items():
+        if field.is_required and name not in given:
+            raise _wrong(name, field.wanted)
+    return given
+
+
+def model_of(members: Members) -> str:
+    """The model that the caller names. Raises Fault(invalid_value)."""
+    try:
+        model = _text(members.get("model", b"null"))
+    except NOT_JSON:
+        model = ""
+    if not 0 < len(model) <= MAX_MODEL_CHARS or _CONTROL.search(model):
+        raise _wrong("model", f"a model id of 1 to {MAX_MODEL_CHARS} characters")
+    return model
+
+
+def whole_number(members: Members, name: str) -> int | None:
+    """A field that was checked to be a whole number; None where it is not given."""
+    raw = members.get(name)
+    return None if raw is None else msgspec.json.decode(raw, type=int)
+
+
+def is_true(members: Members, name: str) -> bool:
+    """Whether a field that was checked to be a boolean is given and true."""
+    raw = members.get(name)
+    return raw is not None and bytes(memoryview(raw)[:4]) == b"true"
+
+
+def has_items(members: Members, name: str) -> bool:
+    """Whether a field that was checked to be a list is given and not empty."""
+    raw = members.get(name)
+    return raw is not None and re.match(rb"\[\s*\]", raw) is None
+
+
+def body_parts(members: Members, changes: Mapping[str, bytes]) -> list[bytes | Raw]:
+    """The parts of a body after its model: what `upstream_body` puts behind it.
+
+    `changes` are literals that replace members, or are added.
+    """
+    parts: list[bytes | Raw] = []
+    for name, raw in members.items():
+        if name != "model" and name not in changes:
+            parts += (b",", _encode(name), b":", raw)
+    for name, literal in changes.items():
+        parts += (b",", _encode(name), b":", literal)
+    parts.append(b"}")
+    return parts
+
+
+def upstream_body(target: str, parts: list[bytes | Raw]) -> bytes:
+    """The body with the name that an upstream uses for the model."""
+    return b"".join((b'{"model":', _encode(target), *parts))
+
+
+def _wrong(name: str, wanted: str) -> Fault:
+    return Fault(Code.INVALID_VALUE, f"{name} must be {wanted}", param=name)
+
+
+def _malformed(body: bytes, error: Exception) -> Fault:
+    if isinstance(error, RecursionError):
+        return Fault(Code.INVALID_VALUE, "the body is nested too deeply")
+    if isinstance(error, msgspec.ValidationError):
+        return Fault(Code.INVALID_VALUE, "the body must be a JSON object")
+    culprit = _member_with_lone_surrogate(body)
+    if culprit is not None:
+        return Fault(Code.INVALID_VALUE, f"{culprit} holds half of a surrogate pair", param=culprit)
+    place = _BYTE.search(str(error))
+    where = f" (at byte {place[1]})" if place else ""
+    return Fault(Code.INVALID_VALUE, f"the body is not valid JSON{where}")
+
+
+def _member_with_lone_surrogate(body: bytes) -> str | None:
+    """Which field cannot be text at all. Only for saying so, and only in bodies of usual size."""
+    if len(body) > _SEARCHED_BYTES or b"\\ud" not in body.lower():
+        return None
+    try:
+        lenient = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(lenient, dict):
+        name: str
+        for name, value in lenient.items():
+            if not _SURROGATE.search(name) and _SURROGATE.search(
+                json.dumps(value, ensure_ascii=False)
+            ):
+                return name
+    return None
+
+
+def _require_utf8(body: bytes, members: Members) -> None:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        for name, raw in members.items():
+            try:
+                bytes(raw).decode("utf-8")
+            except UnicodeDecodeError:
+                raise Fault(Code.INVALID_VALUE, f"{name} is not valid UTF-8", param=name) from None
+        raise Fault(Code.INVALID_VALUE, "the body is not valid UTF-8") from None

@@ -1,0 +1,1 @@
+"""The ingress for callers: OpenAI- and Anthropic-compatible HTTP over the run service."""

@@ -1,0 +1,189 @@
+"""From a caller's HTTP request to a run, and from the run's answer to the caller.
+
+It decides who calls, which run is asked for, and how the answer or the fault is written. Who
+gets a slot, on which node, and what the bytes mean are others' decisions.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Protocol
+
+from iop_edge.config.effective import ModelGroup, OpenAI
+from iop_edge.pool.catalog import Catalog, ModelSpec
+from iop_edge.pool.demand import Demand
+from iop_edge.pool.resolve import resolve
+from iop_edge.runtime.work import HeaderPairs, Principal, RunSpec
+from iop_edge.serve.dialect.answers import status_for
+from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProtocol
+from iop_edge.serve.dialect.errors import error_event
+from iop_edge.serve.dialect.request import body_parts, has_items, is_true, model_of, parse
+from iop_edge.serve.http.routes import Request, Route
+from iop_edge.serve.openai.models import ModelList, Snapshots
+from iop_edge.serve.openai.tokens import prompt_tokens
+from iop_edge.serve.openai.work import TunnelWork
+from iop_edge.serve.policy import (
+    Principals,
+    apply_generation_policy,
+    provider_credential,
+    traceparent_of,
+)
+from iop_shared.errors import Fault
+from iop_shared.ids import ModelId, RunId
+from iop_shared.profiles import Capability
+
+_MAX_FORWARDED_CHARS = 1_024
+
+
+class Answer(Protocol):
+    """What the ingress needs of a run's answer."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> HeaderPairs: ...
+    @property
+    def is_stream(self) -> bool: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class RunOpener(Protocol):
+    """What the ingress needs of the run service."""
+
+    def open(self, spec: RunSpec) -> AbstractAsyncContextManager[Answer]: ...
+
+
+class Ingress:
+    """The caller surface. `openai` is that of the edge's start: all of it is restart-only."""
+
+    def __init__(self, openai: OpenAI, *, snapshots: Snapshots, runs: RunOpener) -> None:
+        self._openai = openai
+        self._snapshots = snapshots
+        self._runs = runs
+        self._principals = Principals(openai.principal_tokens)
+        self._groups_of: Catalog | None = None
+        self._groups: dict[str, ModelGroup] = {}
+
+    def routes(self) -> list[Route]:
+        """Every route of the surface (OAI-1)."""
+        models = ModelList(self._snapshots, self._principals)
+        return [
+            *(
+                Route(
+                    method="POST",
+                    path=protocol.path,
+                    handler=partial(self._serve, protocol),
+                    takes_json=True,
+                )
+                for protocol in CALLER_PROTOCOLS
+            ),
+            Route(method="GET", path="/v1/models", handler=models.list_all),
+            Route(method="GET", path="/v1/models/{tail}", handler=models.show_one),
+        ]
+
+    async def _serve(self, protocol: CallerProtocol, request: Request) -> None:
+        is_anthropic = protocol.surface in ("messages", "count_tokens")
+        principal = self._principals.authenticate(request.headers, takes_api_key=is_anthropic)
+        credential = provider_credential(self._openai.provider_auth, request.headers)
+        body = await request.body()
+        spec = self._spec(protocol, request, body, principal, credential)
+        await self._run(protocol, request, spec)
+
+    def _spec(
+        self,
+        protocol: CallerProtocol,
+        request: Request,
+        body: bytes,
+        principal: Principal | None,
+        credential: tuple[str, str] | None,
+    ) -> RunSpec:
+        members = parse(body, protocol.fields)
+        model = ModelId(model_of(members))
+        catalog = self._snapshots.current.catalog
+        found = resolve(catalog, model)
+        group = self._group(catalog, model) if isinstance(found, ModelSpec) else None
+        tokens = prompt_tokens(members, group.chars_per_token if group else None)
+        generation = apply_generation_policy(protocol, members, group, tokens.estimate)
+        is_stream = protocol.can_stream and is_true(members, "stream")
+        needed: list[Capability] = ["streaming"] if is_stream else []
+        if has_items(members, "tools") or has_items(members, "functions"):
+            needed.append("tool_calling")
+        return RunSpec(
+            run_id=RunId("run_" + secrets.token_hex(12)),
+            request_id=request.request_id,
+            surface=protocol.surface,
+            model=model,
+            demand=Demand(
+                model=model,
+                operation=protocol.operation,
+                capabilities=frozenset(needed),
+                input_tokens=tokens.estimate,
+                input_tokens_floor=tokens.floor,
+                output_tokens=generation.asked_tokens,
+            ),
+            work=TunnelWork(
+                protocol,
+                model=model,
+                parts=body_parts(members, generation.changes),
+                headers=_upstream_headers(protocol, request, is_stream=is_stream),
+                request_id=request.request_id,
+                is_stream=is_stream,
+                auth_override=credential,
+            ),
+            principal=principal,
+            traceparent=traceparent_of(request.headers),
+        )
+
+    def _group(self, catalog: Catalog, model: ModelId) -> ModelGroup | None:
+        if catalog is not self._groups_of:
+            self._groups = {group.id: group for group in self._snapshots.current.config.models}
+            self._groups_of = catalog
+        return self._groups.get(model)
+
+    async def _run(self, protocol: CallerProtocol, request: Request, spec: RunSpec) -> None:
+        whole: list[bytes] = []
+        try:
+            async with self._runs.open(spec) as answer:
+                status = status_for(answer.status, protocol.dialect)
+                headers = [
+                    (name.encode("ascii"), value.encode("latin-1"))
+                    for name, value in answer.headers
+                ]
+                is_stream = answer.is_stream
+                async for chunk in answer:
+                    if not is_stream:
+                        whole.append(chunk)
+                        continue
+                    # The status is not sent before there is something to follow it, so that a
+                    # fault until then is an error response that clients understand and retry.
+                    if not request.has_started:
+                        await request.start(status, headers)
+                    await request.write(chunk)
+        except Fault as fault:
+            if not request.has_started:
+                raise
+            await request.finish(error_event(fault, protocol.dialect, request.request_id))
+            return
+        if request.has_started:
+            await request.finish()
+        else:
+            await request.respond(status, b"".join(whole), headers)
+
+
+def _upstream_headers(
+    protocol: CallerProtocol, request: Request, *, is_stream: bool
+) -> list[tuple[str, str]]:
+    accepted = "text/event-stream" if is_stream else "application/json"
+    headers = [
+        ("content-type", "application/json"),
+        ("accept", accepted),
+        ("x-request-id", request.request_id),
+    ]
+    for name in protocol.forwarded_headers:
+        value = request.headers.get(name.encode("ascii"))
+        if value is not None and len(value) <= _MAX_FORWARDED_CHARS and value.isascii():
+            headers.append((name, value.decode("ascii")))
+    return headers
