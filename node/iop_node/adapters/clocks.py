@@ -58,6 +58,13 @@ class CallClocks:
         """The upstream is not to blame from here on: it is we, or the caller, who is slow."""
         self._due = math.inf
 
+    def stop(self) -> None:
+        """Nothing that happens from here on is a timeout: what was asked for is there."""
+        self._due = self._total_due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     async def __aenter__(self) -> Self:
         await self._scope.__aenter__()
         self._total_due = self._loop.time() + self._total_s

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from iop.runtime_pb2 import AdapterConfig
-from iop_node.adapters import openai_compat
+from iop_node.adapters import anthropic, ollama, openai_compat
 from iop_node.adapters.base import Adapter
 from iop_node.adapters.upstream_spec import UpstreamSpec
 
@@ -19,5 +19,7 @@ Build = Callable[[AdapterConfig, UpstreamSpec], Adapter]
 KINDS: Mapping[str, Build] = MappingProxyType(
     {
         "openai_compat": openai_compat.build,
+        "anthropic": anthropic.build,
+        "ollama": ollama.build,
     }
 )

@@ -16,7 +16,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 from aiohttp.connector import AddrInfoType
@@ -31,6 +31,7 @@ from iop_node.adapters.upload import Upload
 from iop_node.adapters.upstream_spec import UpstreamSpec
 from iop_node.adapters.upstream_url import is_link_local
 from iop_shared.errors import Code, Fault
+from iop_shared.profiles import join_url
 
 READ_BUFFER_BYTES = 16_384
 KEEPALIVE_S = 4.0
@@ -88,6 +89,17 @@ class UpstreamAnswer:
             self.is_complete = True
             self._forget_connection()
         return content
+
+    async def linger(self, limit_s: float) -> None:
+        """Wait a little for the end of a body whose content is known to be complete, so that its
+        connection can be used again. Never raises for what the upstream does."""
+        self._clocks.stop()
+        with suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(limit_s):
+                while await self._response.content.readany():
+                    pass
+                self.is_complete = True
+                self._forget_connection()
 
     def close(self) -> None:
         """Close the connection, whatever is still under way on it."""
@@ -181,7 +193,7 @@ class UpstreamClient:
         """One GET of the probe's path. A probe can only lower a health (NODE-10)."""
         spec = self.spec.probe
         assert spec is not None, "an adapter without a probe path is not probed"
-        url = probe_url(self.spec.base_url, spec.path)
+        url = URL(join_url(self.spec.base_url, spec.path), encoded=True)
         try:
             async with (
                 asyncio.timeout(spec.timeout_s),
@@ -230,15 +242,6 @@ class UpstreamClient:
         if not self.spec.allow_link_local and is_link_local(str(peer[0])):
             raise OSError(errno.EACCES, "link-local and metadata addresses are not dialled")
         return socket.socket(family, kind, protocol)
-
-
-def probe_url(base_url: str, path: str) -> URL:
-    """A probe's URL. An absolute one is kept; a base that ends in /v1 gives no /v1/v1, and a
-    server's /health lies beside its /v1, not below it."""
-    if path.startswith(("http://", "https://")):
-        return URL(path, encoded=True)
-    root = base_url.rstrip("/").removesuffix("/v1")
-    return URL(f"{root}/{path.lstrip('/')}", encoded=True)
 
 
 def _check_head(response: aiohttp.ClientResponse) -> None:

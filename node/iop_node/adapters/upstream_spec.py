@@ -8,7 +8,10 @@ from msgspec import Struct
 
 
 class ProbeSpec(Struct, frozen=True, kw_only=True):
-    """A GET that tells how the upstream is. `path` is joined to the base URL."""
+    """A GET that tells how the upstream is.
+
+    `path` is joined to the base URL as an operation's is (PROF-5); a whole URL is kept.
+    """
 
     path: str
     interval_s: float

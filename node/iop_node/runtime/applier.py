@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-import structlog
-
 from iop.runtime_pb2 import NodeConfigAnswer, NodeConfigPayload
 from iop_node.adapters.kinds import KINDS, Build
 from iop_node.adapters.refused import PayloadRefused
 from iop_node.runtime.registry import AdapterRegistry
 from iop_node.runtime.resolve import NodeSources
 from iop_node.runtime.router import Router
+from iop_shared import logs
 
-_log = structlog.get_logger(__name__)
+_log = logs.get("node.applier")
 
 
 class Applier:

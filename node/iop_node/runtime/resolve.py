@@ -20,6 +20,7 @@ from msgspec import Struct
 from iop_node.adapters.refused import PayloadRefused
 from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
 from iop_node.adapters.upstream_url import check_upstream_url
+from iop_shared.profiles import join_url
 
 if TYPE_CHECKING:
     from iop.runtime_pb2 import AdapterConfig, UpstreamConfig, UpstreamHeader
@@ -81,16 +82,21 @@ def resolve_upstream(
             ),
             idle_timeout_s=upstream.idle_timeout_ms / 1000 or default.idle_timeout_s,
             total_timeout_s=upstream.request_timeout_ms / 1000 or default.total_timeout_s,
-            probe=_probe(upstream),
+            probe=_probe(upstream, where),
         ),
         fingerprint=digest.digest(),
     )
 
 
-def _probe(upstream: UpstreamConfig) -> ProbeSpec | None:
+def _probe(upstream: UpstreamConfig, where: str) -> ProbeSpec | None:
     probe = upstream.probe
     if not probe.path:
         return None
+    check_upstream_url(
+        join_url(upstream.base_url, probe.path),
+        what=f"probe of {where}",
+        allow_link_local=upstream.allow_link_local,
+    )
     return ProbeSpec(
         path=probe.path,
         interval_s=probe.interval_ms / 1000 or 10.0,

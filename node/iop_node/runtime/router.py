@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Self
 
-import structlog
 from msgspec import Struct
 
 from iop_node.adapters.base import Adapter, Responder, RunCall, TunnelCall
@@ -26,10 +25,11 @@ from iop_node.core.generations import (
 )
 from iop_node.runtime.registry import AdapterRegistry
 from iop_node.runtime.slots import ProviderSlots
+from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import ProviderId
 
-_log = structlog.get_logger(__name__)
+_log = logs.get("node.router")
 
 
 class Attempt(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import pytest
 from iop.runtime_pb2 import AdapterConfig
 from iop_node.adapters.base import RunEvent, TunnelCall
 from iop_node.adapters.kinds import KINDS
-from iop_node.adapters.upstream_spec import UpstreamSpec
+from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
 
 
 @dataclass
@@ -251,3 +251,8 @@ def full_backlog() -> Iterator[str]:
             waiting.setblocking(False)
             waiting.connect_ex(address)
         yield f"http://127.0.0.1:{address[1]}"
+
+
+@pytest.fixture
+def probe_spec() -> ProbeSpec:
+    return ProbeSpec(path="/health", interval_s=10.0, timeout_s=0.1, failures=3)
