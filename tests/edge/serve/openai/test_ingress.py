@@ -1,0 +1,232 @@
+"""What the ingress makes of a request, seen over a raw connection and at the run service."""
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from iop_edge.config.effective import ModelGroup, ModelRoute, OpenAI, PrincipalToken, ProviderAuth
+from tests.edge.serve.openai.conftest import SMALL, Edge
+from tests.edge.serve.rig import Answer, RawClient
+
+TOKEN = "iop_caller_00000000_canary-caller-token"
+SECURED = OpenAI(
+    principal_tokens=(
+        PrincipalToken(
+            token_ref="ci",
+            token_hash_sha256=hashlib.sha256(TOKEN.encode()).hexdigest(),
+            principal_ref="team-ci",
+            principal_alias="CI",
+        ),
+    )
+)
+BODY: dict[str, Any] = {"model": "lab/small", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def ask(
+    edge: Edge,
+    body: dict[str, Any] | bytes | None = None,
+    *,
+    path: str = "/v1/chat/completions",
+    method: str = "POST",
+    **headers: str,
+) -> Answer:
+    raw = body if isinstance(body, bytes) else json.dumps(BODY if body is None else body).encode()
+    named = {"content-type": "application/json", **headers}
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in named.items())
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n{lines}\r\n"
+    host, _, port = edge.listener.address.partition(":")
+    client = RawClient(*await asyncio.open_connection(host, int(port)))
+    try:
+        return await client.ask(head.encode() + raw)
+    finally:
+        client.close()
+
+
+@pytest.mark.req("OAI-3", "CFG-17")
+async def test_a_run_carries_who_asked_for_it_and_never_the_token(edge: Edge) -> None:
+    await edge.serve(openai=SECURED)
+    assert (await ask(edge, authorization=f"Bearer {TOKEN}")).status == 200
+    principal = edge.runs.spec.principal
+    assert principal is not None
+    assert (principal.token_ref, principal.principal_alias) == ("ci", "CI")
+    assert TOKEN not in repr(edge.runs.spec)
+    assert TOKEN not in str(edge.runs.spec.work.upstream_headers())
+
+
+@pytest.mark.req("OAI-3", "OAI-5")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/messages"),
+        ("POST", "/v1/messages/count_tokens"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/lab/small"),
+    ],
+)
+async def test_every_path_wants_a_token(edge: Edge, method: str, path: str) -> None:
+    await edge.serve(openai=SECURED)
+    for headers in ({}, {"authorization": "Bearer no"}):
+        answer = await ask(edge, path=path, method=method, **headers)
+        assert answer.status == 401
+        assert answer.error()["type"] == "authentication_error"
+    assert edge.runs.specs == []
+
+
+@pytest.mark.req("OAI-3")
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/v1/messages", 200), ("/v1/messages/count_tokens", 200), ("/v1/chat/completions", 401)],
+)
+async def test_x_api_key_counts_on_anthropics_paths(edge: Edge, path: str, status: int) -> None:
+    await edge.serve(openai=SECURED)
+    answer = await ask(edge, {**BODY, "max_tokens": 5}, path=path, x_api_key=TOKEN)
+    assert answer.status == status
+
+
+@pytest.mark.req("OAI-3")
+async def test_x_api_key_counts_on_anthropics_models(edge: Edge) -> None:
+    await edge.serve(openai=SECURED)
+    asked = {"path": "/v1/models", "method": "GET", "x_api_key": TOKEN}
+    assert (await ask(edge, **asked)).status == 401
+    assert (await ask(edge, **asked, anthropic_version="2023-06-01")).status == 200
+
+
+@pytest.mark.req("OAI-4", "CFG-18", "SEC-1")
+async def test_the_providers_token_goes_to_this_runs_upstream_and_nowhere_else(edge: Edge) -> None:
+    await edge.serve(openai=OpenAI(provider_auth=ProviderAuth(enabled=True)))
+    answer = await ask(edge, X_IOP_Provider_Authorization="Bearer canary")
+    assert answer.status == 200
+    work = edge.runs.spec.work
+    assert work.auth_override == ("Authorization", "Bearer canary")
+    assert "canary" not in repr(edge.runs.spec) + str(work.upstream_headers())
+    assert b"canary" not in work.upstream_body(SMALL.providers["p1"])
+    missing = await ask(edge)
+    assert (missing.status, missing.error()["code"]) == (401, "provider_token_required")
+
+
+@pytest.mark.req("SEC-1")
+async def test_nothing_of_the_callers_headers_goes_on_that_is_not_named(edge: Edge) -> None:
+    await edge.serve()
+    await ask(
+        edge,
+        authorization="Bearer canary",
+        cookie="canary",
+        x_api_key="canary",
+        proxy_authorization="canary",
+        openai_organization="canary",
+        x_request_id="mine",
+        accept="canary",
+    )
+    assert dict(edge.runs.spec.work.upstream_headers()) == {
+        "content-type": "application/json",
+        "accept": "application/json",
+        "x-request-id": "mine",
+    }
+
+
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (b"{", 400, "invalid_value", None),
+        ({**BODY, "max_tokens": -1}, 400, "invalid_value", "max_tokens"),
+        ({**BODY, "n": 10**9}, 400, "invalid_value", "n"),
+        ({**BODY, "model": "none"}, 404, "model_not_found", "model"),
+        ({**BODY, "model": "served"}, 404, "model_not_found", "model"),
+        ({**BODY, "model": "p1"}, 404, "model_not_found", "model"),
+    ],
+)
+async def test_what_is_wrong_is_told_with_its_parameter(
+    edge: Edge, body: Any, status: int, code: str, param: str | None
+) -> None:
+    await edge.serve()
+    answer = await ask(edge, body)
+    error = answer.error()
+    assert (answer.status, error["code"], error["param"]) == (status, code, param)
+    assert error["type"] == "invalid_request_error"
+    assert edge.runs.specs == []
+
+
+@pytest.mark.req("OAI-2")
+async def test_the_generation_policy_reaches_the_upstream(edge: Edge) -> None:
+    await edge.serve(
+        ModelGroup(
+            id="lab/small",
+            providers={"p1": "served"},
+            default_max_tokens=200,
+            min_max_tokens=64,
+            default_thinking_token_budget=100,
+        )
+    )
+    await ask(edge)
+    assert edge.runs.sent() == {**BODY, "model": "served", "max_tokens": 200}
+    assert edge.runs.spec.demand.output_tokens is None
+    await ask(edge, {**BODY, "max_tokens": 1})
+    assert edge.runs.sent()["max_tokens"] == 64
+    assert edge.runs.spec.demand.output_tokens == 1
+    await ask(edge, path="/v1/responses", body={"model": "lab/small", "input": "hi"})
+    assert edge.runs.sent() == {"model": "served", "input": "hi", "max_output_tokens": 200}
+    await ask(edge, path="/v1/messages")
+    assert edge.runs.sent()["thinking"] == {"type": "enabled", "budget_tokens": 100}
+
+
+@pytest.mark.req("POOL-10")
+async def test_the_same_request_is_rendered_for_whichever_provider_is_chosen(edge: Edge) -> None:
+    await edge.serve()
+    await ask(edge)
+    assert edge.runs.sent("one")["model"] == "one"
+    assert edge.runs.sent("two") == {**BODY, "model": "two"}
+    assert "p1" not in edge.runs.spec.work.upstream_body(SMALL.providers["p1"]).decode()
+
+
+@pytest.mark.req("CFG-28", "CFG-16", "POOL-11")
+async def test_a_model_is_found_as_a_group_then_a_route_then_by_the_fallback(edge: Edge) -> None:
+    route = ModelRoute(id="r", model="old", adapter="a1", target="t1", node="n1")
+    await edge.serve(openai=OpenAI(model_routes=(route,)))
+    assert (await ask(edge, {**BODY, "model": "old"})).status == 200
+    assert edge.runs.spec.model == "old"
+    assert (await ask(edge, {**BODY, "model": "any"})).status == 404
+    listed = json.loads((await ask(edge, path="/v1/models", method="GET")).body)
+    assert [each["id"] for each in listed["data"]] == ["lab/small", "old"]
+
+
+@pytest.mark.req("CFG-16", "CFG-28")
+async def test_the_fallback_takes_any_name_and_keeps_it_for_the_caller(edge: Edge) -> None:
+    await edge.serve(openai=OpenAI(adapter="a1", target="t1", node="n1", provider_id="lab"))
+    edge.runs.answers(200, b'{"model":"t1"}')
+    answer = await ask(edge, {**BODY, "model": "whatever"})
+    assert json.loads(answer.body) == {"model": "whatever"}
+
+
+@pytest.mark.req("OPS-3")
+async def test_a_trace_context_and_a_request_id_are_taken_over(edge: Edge) -> None:
+    await edge.serve()
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    answer = await ask(edge, traceparent=trace, x_request_id="mine")
+    assert edge.runs.spec.traceparent == trace
+    assert edge.runs.spec.request_id == answer.headers["x-request-id"] == "mine"
+    await ask(edge, traceparent="00-junk", x_request_id="a b")
+    assert edge.runs.spec.traceparent == ""
+    assert edge.runs.spec.request_id.startswith("req_")
+
+
+async def test_each_run_has_an_id_of_its_own(edge: Edge) -> None:
+    await edge.serve()
+    await ask(edge, x_request_id="same")
+    await ask(edge, x_request_id="same")
+    assert len({spec.run_id for spec in edge.runs.specs}) == 2
+
+
+@pytest.mark.req("OAI-5")
+async def test_a_stream_that_is_answered_with_a_page_is_invalid(edge: Edge) -> None:
+    await edge.serve()
+    edge.runs.answers(200, b"<html>10.0.0.7</html>", headers=[("content-type", "text/html")])
+    for is_stream in (True, False):
+        answer = await ask(edge, {**BODY, "stream": is_stream})
+        assert (answer.status, answer.error()["code"]) == (502, "upstream_invalid")
+        assert b"10.0.0.7" not in answer.body
