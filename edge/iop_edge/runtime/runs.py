@@ -11,6 +11,7 @@ What the bytes mean is the `Work`'s to know, who gets a slot is the pool's.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from types import TracebackType
@@ -138,9 +139,9 @@ class Run:
     def __init__(self, service: RunService, spec: RunSpec) -> None:
         self.spec = spec
         self._service = service
-        self._loop = asyncio.get_running_loop()
         self._began_at = datetime.now(UTC)
-        self._began = self._loop.time()
+        # Not the loop's clock, which may stand still for a millisecond at a time.
+        self._began = time.monotonic()
         self._generation = service._snapshots.current.generation
         self._attempts = 0
         self._attempt: Attempt | None = None
@@ -189,7 +190,7 @@ class Run:
         try:
             while (chunk := await attempt.next_chunk()) is not None:
                 if self._first_byte_s is None:
-                    self._first_byte_s = self._loop.time() - self._began
+                    self._first_byte_s = time.monotonic() - self._began
                 released = reader.feed(chunk)
                 if released:
                     yield released
@@ -337,7 +338,7 @@ class Run:
             end=self._end,
             queue_ms=round(self._waited_s * 1000, 3),
             first_byte_ms=_ms(self._first_byte_s),
-            duration_ms=round((self._loop.time() - self._began) * 1000, 3),
+            duration_ms=round((time.monotonic() - self._began) * 1000, 3),
         )
 
 

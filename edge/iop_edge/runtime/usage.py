@@ -103,7 +103,7 @@ class UsageLedger:
         self._ring.append(finished)
         record = finished.record
         self._observe(record)
-        _log.info("run_finished", **msgspec.structs.asdict(record))
+        _log.info("run_finished", **msgspec.to_builtins(record))
         if self._descriptor is not None:
             self._unwritten.append(msgspec.json.encode(record) + b"\n")
             if self._timer is None:

@@ -1,0 +1,49 @@
+"""`iop-edge serve`: run the edge until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from iop_edge.cli.config_files import (
+    EXIT_INVALID,
+    EXIT_USAGE,
+    config_option,
+    config_paths,
+    echo,
+    show_problems,
+)
+from iop_edge.config.problems import ConfigInvalid
+from iop_edge.runtime.sources import SourceMissing
+
+EXIT_PORT_TAKEN = 1
+
+
+@click.command()
+@config_option
+def serve(config_files: tuple[Path, ...]) -> None:
+    """Run the edge until SIGTERM, then drain it. SIGHUP applies the files anew.
+
+    \b
+    Exit status
+      0  ended by SIGTERM, after the drain
+      1  the config is invalid, or an address is taken
+      2  wrong usage, or a file is not there
+      7  ended at once by a second signal
+    """
+    import uvloop
+
+    from iop_edge import app
+    from iop_edge.serve.http.address import ListenError
+    from iop_edge.serve.node_link import PortTaken
+
+    try:
+        uvloop.run(app.serve(config_paths(config_files)))
+    except ConfigInvalid as invalid:
+        show_problems(invalid.problems, (), omitted=invalid.omitted, err=True)
+        sys.exit(EXIT_USAGE if isinstance(invalid, SourceMissing) else EXIT_INVALID)
+    except (ListenError, PortTaken) as error:
+        echo(f"iop-edge: {error}", err=True)
+        sys.exit(EXIT_PORT_TAKEN)
