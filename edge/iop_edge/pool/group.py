@@ -40,17 +40,22 @@ class Slate:
 
 
 class Group:
-    """One model. `turn` is the position of the resource it was last granted, -1 before the first.
-
-    A new catalog gets a new group and hands the turn over (POOL-2: it outlives a refresh).
+    """One model. `last` is the resource it was last granted, and `turn` the position after which
+    its next turn begins. A new catalog gets a new group, which takes over `last`: the rotation
+    outlives a refresh, even one that removes that resource (POOL-2).
     """
 
-    __slots__ = ("by_position", "slates", "spec", "turn")
+    __slots__ = ("by_position", "last", "slates", "spec", "turn")
 
     def __init__(
-        self, spec: ModelSpec, resources: Mapping[Resource, LiveResource], turn: int
+        self,
+        spec: ModelSpec,
+        resources: Mapping[Resource, LiveResource],
+        last: Resource | None,
+        turn: int,
     ) -> None:
         self.spec = spec
+        self.last = last
         self.turn = turn
         self.by_position: dict[int, Candidate] = {
             resources[candidate.resource].position: candidate for candidate in spec.candidates

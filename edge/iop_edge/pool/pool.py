@@ -139,10 +139,9 @@ class Pool:
         del self._leases[lease.run_id]
         resource = self._resources[lease.resource]
         self._count(resource, -1, lease.is_long)
-        if resource.position >= 0:
-            self._pump(resource.lines, now, effects)
-        elif not resource.in_flight:
+        if resource.is_retired and not resource.in_flight:
             del self._resources[lease.resource]
+        self._pump(resource.lines, now, effects)
         return effects
 
     def cancel(self, run_id: RunId, now: float) -> list[Effect]:
@@ -186,7 +185,7 @@ class Pool:
         """What a probe says. Effective health is the worse of this and the declared (NODE-10). A
         resource that the catalog does not hold is ignored: it is a late word on an older one."""
         live = self._resources.get(resource)
-        if live is None or live.position < 0:
+        if live is None or live.is_retired:
             return self._expire(now)
         live.probed = health
         return self._restand((live,), now)
@@ -316,7 +315,7 @@ class Pool:
             waiter.tried,
         )
         self._leases[waiter.run_id] = lease
-        group.turn = position
+        group.last, group.turn = spec.resource, position
         self._count(resource, 1, line.is_long)
         return Granted(waiter.run_id, lease, decision.waited_s, decision)
 
@@ -325,7 +324,7 @@ class Pool:
         resource.in_flight += change
         if is_long:
             resource.long_in_flight += change
-        if resource.position >= 0:
+        if not resource.is_retired:
             resource.relist()
             self._states[resource.position] = resource.state
 
@@ -401,11 +400,7 @@ class Pool:
         """Take a catalog in. Counters, probed health and turns go over to it; lines are made
         when they are first needed."""
         before, self._resources = self._resources, {}
-        last = {
-            model: self._rotation[group.turn].spec.resource
-            for model, group in self._groups.items()
-            if group.turn >= 0
-        }
+        last = {model: group.last for model, group in self._groups.items()}
         self._threshold = catalog.long_context_threshold_tokens
         self._rotation, self._on_node, self._lines = [], {}, {}
         for position, (key, spec) in enumerate(catalog.resources.items()):
@@ -417,16 +412,15 @@ class Pool:
             self._on_node.setdefault(key.node_id, []).append(resource)
         for key, resource in before.items():
             if resource.in_flight:
-                resource.position = -1
+                resource.retire()
                 self._resources[key] = resource
         self._states = [resource.state for resource in self._rotation]
         ids = list(catalog.resources)
-        self._groups = {
-            model: Group(spec, self._resources, bisect_right(ids, last[model]) - 1)
-            if model in last
-            else Group(spec, self._resources, -1)
-            for model, spec in catalog.models.items()
-        }
+        self._groups = {}
+        for model, group in catalog.models.items():
+            resource_id = last.get(model)
+            turn = -1 if resource_id is None else bisect_right(ids, resource_id) - 1
+            self._groups[model] = Group(group, self._resources, resource_id, turn)
 
     # --- effects --------------------------------------------------------------------------
 

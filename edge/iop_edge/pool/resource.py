@@ -46,7 +46,7 @@ class LiveResource:
     """Counters, standing and rank of one resource, and its places in the lines.
 
     `position` is its place in the rotation of the current catalog. A resource that a refresh
-    removed under running leases has no place in any line and is forgotten with its last lease.
+    removed under running leases is retired: in no line, and forgotten with its last lease.
     """
 
     __slots__ = (
@@ -76,6 +76,16 @@ class LiveResource:
         self.lines = []
         self.standing, self.tier = self._judge(is_connected)
         self._rerank()
+
+    def retire(self) -> None:
+        """Leave the catalog with leases still out. Only their count is kept."""
+        self.position = -1
+        self.lines = []
+        self.probed = "healthy"
+
+    @property
+    def is_retired(self) -> bool:
+        return self.position < 0
 
     def enter(self, line: Line, local: int) -> tuple[Standing, Rank | None]:
         """Take a place in a line that is being made; return what to fill in there."""
