@@ -95,7 +95,7 @@ async def run(settings: NodeSettings) -> int:
                 instance_id=secrets.token_hex(16),
                 version=version("iop"),
                 ports=wiring,
-                backoff=Backoff(random.SystemRandom().random, cap_s=10.0),
+                backoff=Backoff(random.SystemRandom().random, cap_s=5.0),
                 budget=WindowBudget(),
                 effective_generation=lambda: applier.effective_generation,
             )
