@@ -38,7 +38,7 @@ check: $(STAMP) ## What must be clean before anything lands: format, lint, types
 	@$(BIN)/lint-imports
 	@$(BIN)/buf lint proto
 	@$(BIN)/python scripts/proto.py --check
-	@git diff --exit-code --stat -- requirements >/dev/null || true
+	@$(BIN)/buf breaking proto --against '.git#ref=HEAD,subdir=proto'
 
 proto: $(STAMP) ## Regenerate the stubs in shared/iop from proto/
 	@$(BIN)/python scripts/proto.py
