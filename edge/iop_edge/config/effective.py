@@ -169,11 +169,11 @@ class GateSelector(Struct, frozen=True, kw_only=True, gc=False):
 
 class GateFilter(Struct, frozen=True, kw_only=True, gc=False):
     filter: GateFilterName
-    enabled: bool
-    enforcement: GateEnforcement
+    enabled: bool = True
+    enforcement: GateEnforcement = "blocking"
     capability: str
-    hold_evidence_runes: int
-    timeout_ms: int
+    hold_evidence_runes: int = 500
+    timeout_ms: int = 5_000
     selectors: tuple[GateSelector, ...] = ()
 
 

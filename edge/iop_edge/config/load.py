@@ -21,6 +21,7 @@ from iop_edge.config.reading.retired import refuse_retired
 from iop_edge.config.report import Report
 from iop_edge.config.resolving.context import Context
 from iop_edge.config.resolving.normalize import normalize
+from iop_edge.config.resolving.queue import QueueSource
 from iop_edge.config.resolving.secrets import closed_vault, open_vault
 from iop_edge.config.sources import SecretFile, SecretUnreadable, SourceFile, Sources
 from iop_edge.config.vault import Vault, secret_paths
@@ -42,12 +43,17 @@ __all__ = [
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """A candidate that is proved. `digest` is `sha256:` and hex over the candidate's bytes."""
+    """A candidate that is proved. `digest` is `sha256:` and hex over the candidate's bytes.
+
+    `queue_source` says where the queue policy comes from: the root key, what legacy provider keys
+    agree on, or the defaults (CFG-8).
+    """
 
     config: EffectiveConfig
     digest: str
     vault: Vault
     warnings: tuple[Problem, ...]
+    queue_source: QueueSource = "default"
 
 
 def load(sources: Sources, *, skip_secrets: bool = False) -> Loaded:
@@ -80,6 +86,7 @@ def load(sources: Sources, *, skip_secrets: bool = False) -> Loaded:
         digest=sources.digest(),
         vault=vault,
         warnings=report.warnings(),
+        queue_source=normalized.queue_source,
     )
 
 

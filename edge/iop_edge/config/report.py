@@ -35,17 +35,25 @@ class Report:
         return any(found.problem.severity == "error" for found in self._found)
 
     def error(
-        self, code: str, message: str, steps: Steps, *, on_key: bool = False, is_last: bool = False
+        self,
+        code: str,
+        message: str,
+        steps: Steps,
+        *,
+        on_key: bool = False,
+        is_last: bool = False,
+        path: Steps | None = None,
     ) -> None:
         """Something that keeps the candidate from running.
 
         `on_key` places it at the key instead of the value. `is_last` lists it after all others.
+        `path` names another path than that of its place.
         """
-        self._add(code, message, steps, "error", on_key=on_key, is_last=is_last)
+        self._add(code, message, steps, "error", on_key=on_key, is_last=is_last, path=path)
 
     def warning(self, code: str, message: str, steps: Steps, *, on_key: bool = False) -> None:
         """Something that an operator should know, and that runs."""
-        self._add(code, message, steps, "warning", on_key=on_key, is_last=False)
+        self._add(code, message, steps, "warning", on_key=on_key)
 
     def close(self, steps: Steps) -> None:
         """Nothing more is to be said about what was written exactly here."""
@@ -76,14 +84,15 @@ class Report:
         severity: Severity,
         *,
         on_key: bool,
-        is_last: bool,
+        is_last: bool = False,
+        path: Steps | None = None,
     ) -> None:
         if self._closed and self.places.mark_of(self.root, steps) in self._closed:
             return
         place = self.places.find(self.root, steps, on_key=on_key)
         problem = Problem(
             code=code,
-            path=render(self.root, steps),
+            path=render(self.root, steps if path is None else path),
             file=place.file,
             line=place.line,
             column=place.column,

@@ -117,10 +117,10 @@ class FilterDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     EFFECTIVE: ClassVar[StructType] = effective.GateFilter
 
     filter: Annotated[effective.GateFilterName, Meta(description="Which filter; each once.")]
-    enabled: Annotated[bool | None, Meta(description="Whether it works; by default true.")] = None
+    enabled: Annotated[bool | None, Meta(description="Whether it works.")] = None
     enforcement: Annotated[
         effective.GateEnforcement | None,
-        Meta(description="`blocking` (default) holds and repairs; `observe_only` only looks."),
+        Meta(description="`blocking` holds and repairs; `observe_only` only looks."),
     ] = None
     capability: Annotated[
         Id | None,
@@ -130,11 +130,9 @@ class FilterDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
         ),
     ] = None
     hold_evidence_runes: Annotated[
-        Runes | None, Meta(description="Characters kept as evidence; by default 500.")
+        Runes | None, Meta(description="Characters kept as evidence.")
     ] = None
-    timeout_ms: Annotated[
-        FilterTimeoutMs | None, Meta(description="Longest hold; by default 5000.")
-    ] = None
+    timeout_ms: Annotated[FilterTimeoutMs | None, Meta(description="Longest hold.")] = None
     selectors: Annotated[
         list[SelectorDocument] | None, Meta(description="Adjustments; the most specific wins.")
     ] = None

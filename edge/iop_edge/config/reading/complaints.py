@@ -104,12 +104,15 @@ def _boolean(value: Any) -> Complaint | None:
     return Complaint("not_a_boolean", f"this must be `true` or `false`; {kind_of(value)}")
 
 
-def _bounds(low: float | None, high: float | None) -> str:
-    return f"from {low} to {high}"
+def bounds_of(node: inspect.IntType | inspect.FloatType) -> str:
+    """`1 to 100`, with both bounds, which every number has."""
+    if isinstance(node, inspect.FloatType):
+        return f"{node.ge:g} to {node.le:g}"
+    return f"{node.ge} to {node.le}"
 
 
 def _whole_number(value: Any, node: inspect.IntType, *, echo: bool) -> Complaint | None:
-    wanted = f"this must be a whole number {_bounds(node.ge, node.le)}"
+    wanted = f"this must be a whole number from {bounds_of(node)}"
     if isinstance(value, str) and _WHOLE_NUMBER.match(value):
         return Complaint("not_a_number", f"{wanted}; write it without quotes and leading zeros")
     if isinstance(value, float):
@@ -120,7 +123,7 @@ def _whole_number(value: Any, node: inspect.IntType, *, echo: bool) -> Complaint
 
 
 def _number(value: Any, node: inspect.FloatType, *, echo: bool) -> Complaint | None:
-    wanted = f"this must be a number {_bounds(node.ge, node.le)}"
+    wanted = f"this must be a number from {bounds_of(node)}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Complaint("not_a_number", f"{wanted}; {kind_of(value)}")
     return _in_bounds(value, node.ge, node.le, wanted, echo=echo)

@@ -79,11 +79,12 @@ class Decoder:
                 self._report.error(
                     "unknown_key", f"a reference to a secret has no such key{hint}", steps
                 )
+                self._report.close(steps)
             else:
                 hint = hint or _elsewhere(key)
                 self._report.error(
                     "unknown_key",
-                    f"`{_short(key)}` is not a key of this{hint}",
+                    f"`{_short(key)}` is no key that belongs here{hint}",
                     (*steps, key),
                     on_key=True,
                 )
@@ -100,6 +101,7 @@ class Decoder:
 
     def _secret_literal(self, steps: Steps) -> None:
         self._report.error("secret_literal", secret_advice(steps), steps)
+        self._report.close(steps)
 
     def _value(self, value: Any, node: inspect.Type, steps: Steps) -> Any:
         """The decoded value, or `_BLANK` after a report."""

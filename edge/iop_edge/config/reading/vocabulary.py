@@ -50,3 +50,26 @@ def _below(node: inspect.Type, path: str) -> Iterator[tuple[str, inspect.Field]]
         yield from _below(node.item_type, f"{path}[]")
     elif isinstance(node, inspect.DictType):
         yield from _below(node.value_type, f"{path}[]")
+
+
+def structs_below(cls: type[Struct]) -> list[type[Struct]]:
+    """`cls` and every struct that stands in it, each once, in the order of the fields."""
+    found: dict[type[Struct], None] = {}
+    _collect(inspect.type_info(cls), found)
+    return list(found)
+
+
+def _collect(node: inspect.Type, found: dict[type[Struct], None]) -> None:
+    if isinstance(node, inspect.Metadata):
+        _collect(node.type, found)
+    elif isinstance(node, inspect.UnionType):
+        for variant in node.types:
+            _collect(variant, found)
+    elif isinstance(node, inspect.ListType):
+        _collect(node.item_type, found)
+    elif isinstance(node, inspect.DictType):
+        _collect(node.value_type, found)
+    elif isinstance(node, inspect.StructType) and node.cls not in found:
+        found[node.cls] = None
+        for field in node.fields:
+            _collect(field.type, found)

@@ -80,15 +80,7 @@ def _filter(
         if (selector := _selector(written, (*steps, "selectors", number), known, context))
     ]
     _check_ties(document, steps, context)
-    return GateFilter(
-        filter=document.filter,
-        enabled=document.enabled is not False,
-        enforcement=document.enforcement or "blocking",
-        capability=capability,
-        hold_evidence_runes=document.hold_evidence_runes or 500,
-        timeout_ms=document.timeout_ms or 5000,
-        selectors=tuple(selectors),
-    )
+    return fill(GateFilter, document, capability=capability, selectors=tuple(selectors))
 
 
 def _named(document: SelectorDocument) -> list[tuple[GateDimension, str]]:

@@ -59,6 +59,7 @@ def _model(
                 f"there is no provider `{provider_id}`{context.likely.hint(provider_id, served)}",
                 (*steps, "providers", provider_id),
                 on_key=True,
+                path=(*steps, "providers"),
             )
             continue
         _check_pair(document, target, known, (*steps, "providers", provider_id), context)

@@ -14,7 +14,7 @@ from iop_edge.config.resolving.listeners import check_listeners, tls_of
 from iop_edge.config.resolving.models import resolve_models, served_by_id
 from iop_edge.config.resolving.nodes import resolve_nodes
 from iop_edge.config.resolving.openai import resolve_openai
-from iop_edge.config.resolving.queue import resolve_queue
+from iop_edge.config.resolving.queue import QueueSource, resolve_queue
 from iop_edge.config.resolving.secrets import SecretSite
 
 
@@ -23,6 +23,7 @@ class Normalized(NamedTuple):
 
     config: EffectiveConfig
     sites: list[SecretSite]
+    queue_source: QueueSource
 
 
 def normalize(document: Document, context: Context) -> Normalized:
@@ -40,6 +41,7 @@ def normalize(document: Document, context: Context) -> Normalized:
     ]
     nodes = resolve_nodes(document.nodes or [], catalog, sites, context)
     models = resolve_models(document.models or [], served_by_id(nodes), context)
+    queue = resolve_queue(document, context)
     config = fill(
         EffectiveConfig,
         document,
@@ -54,10 +56,10 @@ def normalize(document: Document, context: Context) -> Normalized:
         console=fill(effective.Console, document.console),
         control_plane=fill(effective.ControlPlane, document.control_plane),
         a2a=fill(effective.A2A, document.a2a),
-        provider_pool=resolve_queue(document, context),
+        provider_pool=queue.policy,
         openai=resolve_openai(document, nodes, context),
         protocol_profiles=catalog.custom(),
         models=models,
         nodes=nodes,
     )
-    return Normalized(config, sites)
+    return Normalized(config, sites, queue.source)

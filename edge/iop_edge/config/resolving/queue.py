@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from iop_edge.config.document import (
     Document,
@@ -15,6 +15,8 @@ from iop_edge.config.effective import QueuePolicy
 from iop_edge.config.resolving.context import Context
 from iop_edge.config.yaml12.places import Steps
 
+QueueSource = Literal["root", "providers", "default"]
+
 
 class _Participant(NamedTuple):
     provider: ProviderDocument
@@ -22,14 +24,19 @@ class _Participant(NamedTuple):
     steps: Steps
 
 
-def resolve_queue(document: Document, context: Context) -> QueuePolicy:
+class Queue(NamedTuple):
+    policy: QueuePolicy
+    source: QueueSource
+
+
+def resolve_queue(document: Document, context: Context) -> Queue:
     """The effective policy. Legacy keys count only where the root key is absent altogether."""
     if document.provider_pool is not None:
-        return _effective(document.provider_pool)
+        return Queue(_effective(document.provider_pool), "root")
     named = {provider for model in document.models or () for provider in model.providers or ()}
     participants = [one for one in _participants(document.nodes or ()) if one.provider.id in named]
     if not any(_is_legacy(one.provider) for one in participants):
-        return QueuePolicy()
+        return Queue(QueuePolicy(), "default")
     first = participants[0]
     for other in participants[1:]:
         if other.policy != first.policy:
@@ -40,7 +47,7 @@ def resolve_queue(document: Document, context: Context) -> QueuePolicy:
                 other.steps,
             )
             break
-    return first.policy
+    return Queue(first.policy, "providers")
 
 
 def _effective(written: ProviderPoolDocument | ProviderDocument) -> QueuePolicy:

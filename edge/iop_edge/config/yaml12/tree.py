@@ -104,16 +104,17 @@ class _Builder:
         if type(first) is ScalarEvent and resolve_or_text(first.value, first.style) is None:
             self._abandon("empty_file", "the file is empty; an empty config is written `{}`", 0)
         if type(first) is not MappingStartEvent:
-            kind = "list" if type(first) is SequenceStartEvent else "single value"
+            found = "list" if type(first) is SequenceStartEvent else "single value"
             self._abandon(
                 "root_not_mapping",
-                f"the file is a {kind}; a config is a mapping of sections",
+                f"the file is a {found}; a config is a mapping of sections",
                 first.start_mark.index,
             )
         root = self._read(first)
         self._next()  # the end of the document
-        trailing: Any = self._next()
-        if type(trailing) is DocumentStartEvent:
+        trailing = self._next()
+        kind = type(trailing)
+        if kind is DocumentStartEvent:
             self._abandon(
                 "several_documents",
                 "a second document begins here; a config file holds one "

@@ -1,0 +1,198 @@
+"""The line a problem stands in, as it may be shown: secrets masked, comments left out (CFG-4).
+
+Only text that is known to be harmless is shown: keys, and the values of keys that the config knows
+and that hold no secret. Everything else is a mask, so that a token in the wrong place, under a
+mistyped key or in a file that is no YAML stays unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import takewhile
+from typing import NamedTuple
+
+from iop_edge.config.document import Document
+from iop_edge.config.problems import Problem
+from iop_edge.config.reading.secret_paths import is_credential_header, is_secret
+from iop_edge.config.reading.vocabulary import struct_fields
+from iop_edge.config.sources import SourceFile
+from iop_edge.config.yaml12.places import Steps
+from iop_edge.config.yaml12.spans import Span, spans
+from iop_edge.config.yaml12.text import Lines, TextRefused, decode
+
+MASK = "•••"
+MAX_WIDTH = 160
+
+_SMALL_NUMBER = re.compile(r"[-+]?[0-9]{1,9}(\.[0-9]{1,9})?\Z")
+_HARMLESS_WORDS = frozenset({"", "null", "~", "true", "false", "yes", "no", "on", "off"})
+_USERINFO = re.compile(r"(?<=://)[^/\s]*@|[?].*")
+_KEY = re.compile(r"([a-z0-9_]+) *:(?: |$)")
+_HASHES = ("token_hash_sha256",)
+
+
+class Excerpt(NamedTuple):
+    """A line to show, and the column of its caret, from 0."""
+
+    text: str
+    caret: int
+
+
+class Excerpts:
+    """Shows lines of one candidate's files. Each file is read once, when first asked."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = {file.name: file for file in files}
+        self._read: dict[str, tuple[Lines, list[Span]] | None] = {}
+
+    def of(self, problem: Problem) -> Excerpt | None:
+        """The line of the problem, or None where there is none to show."""
+        read = self._file(problem.file)
+        if read is None or problem.line < 1:
+            return None
+        lines, found = read
+        if problem.line > len(lines.starts):
+            return None
+        start = lines.starts[problem.line - 1]
+        return _masked(lines.line(problem.line), start, found, problem.column - 1)
+
+    def _file(self, name: str) -> tuple[Lines, list[Span]] | None:
+        if name not in self._read:
+            self._read[name] = self._open(name)
+        return self._read[name]
+
+    def _open(self, name: str) -> tuple[Lines, list[Span]] | None:
+        file = self._files.get(name)
+        if file is None:
+            return None
+        try:
+            text = decode(file.content)
+        except TextRefused:
+            return None
+        return Lines(text), list(spans(text))
+
+
+def _masked(line: str, start: int, found: Sequence[Span], caret: int) -> Excerpt:
+    """The line piece by piece: what lies in a span as that span allows, the rest as signs only."""
+    text = ""
+    shown_caret = 0
+    position = 0
+    end = start + len(line)
+    inside = [span for span in found if span.start < end and span.end > start]
+    for span in inside:
+        begin = max(span.start - start, position)
+        stop = min(span.end - start, len(line))
+        text, shown_caret, position, is_comment = _between(
+            line, position, begin, text, caret, shown_caret
+        )
+        if is_comment:
+            break
+        piece = line[begin:stop] if _is_shown(span) else MASK
+        piece = _USERINFO.sub(MASK, piece) if "://" in piece else piece
+        if begin <= caret < max(stop, begin + 1):
+            shown_caret = len(text) + (caret - begin if piece == line[begin:stop] else 0)
+        text += piece
+        position = stop
+    else:
+        text, shown_caret, position, _ = _between(
+            line, position, len(line), text, caret, shown_caret
+        )
+    if caret >= position and caret >= len(line):
+        shown_caret = len(text)
+    return _cropped(_printable(text).rstrip(), shown_caret)
+
+
+def _between(
+    line: str, begin: int, end: int, text: str, caret: int, shown_caret: int
+) -> tuple[str, int, int, bool]:
+    """Signs and spaces between scalars. A comment ends the line; anything else is masked."""
+    gap = line[begin:end]
+    comment = gap.find("#")
+    kept = gap if comment < 0 else gap[:comment]
+    shown = "".join(takewhile(lambda one: one in " \t-:?,[]{}&*|>!'\"", kept))
+    known = _KEY.match(kept, len(shown))
+    if known is not None and known[1] in _known_keys():
+        # What the parser could not read any more: a key that the config knows is harmless.
+        shown += known[0]
+    if begin <= caret < end:
+        shown_caret = len(text) + min(caret - begin, len(shown))
+    if len(shown) < len(kept):
+        shown += MASK
+    return text + shown, shown_caret, end, comment >= 0
+
+
+def _is_shown(span: Span) -> bool:
+    steps = span.steps
+    if span.is_key:
+        return not is_secret(steps[:-1])
+    if is_secret(steps) or (steps and steps[-1] in _HASHES):
+        return False
+    if span.value.casefold() in _HARMLESS_WORDS or _SMALL_NUMBER.match(span.value):
+        return True
+    if _is_credential_of_free_map(steps):
+        return False
+    return _pattern(steps) in _known_patterns()
+
+
+def _is_credential_of_free_map(steps: Steps) -> bool:
+    match steps:
+        case ("protocol_profiles", _, "extensions", *rest):
+            return any(isinstance(one, str) and is_credential_header(one) for one in rest)
+        case _:
+            return False
+
+
+@cache
+def _known_patterns() -> frozenset[str]:
+    return frozenset(pattern for pattern, _ in struct_fields(Document))
+
+
+@cache
+def _known_keys() -> frozenset[str]:
+    return frozenset(pattern.rpartition(".")[2] for pattern in _known_patterns())
+
+
+def _pattern(steps: Steps) -> str:
+    """The steps as a pattern of the document; a free map's entry is one with the map."""
+    text = ""
+    for position, step in enumerate(steps):
+        if isinstance(step, int):
+            text += "[]" if _is_list_of_structs(text) else ""
+        elif position and _is_map(text, steps[:position]):
+            text += "[]" if text in ("protocol_profiles", "nodes[].adapters") else ""
+        else:
+            text += f".{step}" if text else step
+    return text
+
+
+def _is_list_of_structs(text: str) -> bool:
+    return f"{text}[]" in _struct_prefixes()
+
+
+@cache
+def _struct_prefixes() -> frozenset[str]:
+    return frozenset(
+        pattern[: pattern.rfind("[]") + 2] for pattern in _known_patterns() if "[]" in pattern
+    )
+
+
+def _is_map(text: str, before: Steps) -> bool:
+    name = text.rpartition(".")[2]
+    return (
+        name in ("headers", "operations", "model_mapping", "extensions")
+        or text in ("protocol_profiles", "models[].providers")
+        or (text == "nodes[].adapters" and before[-1] == "adapters")
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def _cropped(text: str, caret: int) -> Excerpt:
+    """At most `MAX_WIDTH` characters around the caret."""
+    if len(text) <= MAX_WIDTH:
+        return Excerpt(text, caret)
+    begin = max(0, min(caret - MAX_WIDTH // 2, len(text) - MAX_WIDTH))
+    return Excerpt(f"…{text[begin : begin + MAX_WIDTH]}…", caret - begin + 1)
