@@ -40,6 +40,7 @@ class CallerProtocol(Struct, frozen=True, kw_only=True):
     dialect: Dialect
     observer: Callable[[], AnswerObserver]
     fields: Fields
+    required: tuple[str, ...] = ()
     limit_fields: tuple[str, ...] = ()
     default_limit_field: str = ""
     requires_limit: bool = False
@@ -60,6 +61,7 @@ _ANTHROPIC_HEADERS = ("anthropic-version", "anthropic-beta")
 CHAT = CallerProtocol(
     surface="chat",
     operation="chat_completions",
+    required=("messages",),
     path="/v1/chat/completions",
     dialect=Dialect.OPENAI,
     observer=ChatObserver,
@@ -120,6 +122,7 @@ RESPONSES = CallerProtocol(
 MESSAGES = CallerProtocol(
     surface="messages",
     operation="messages",
+    required=("messages",),
     path="/v1/messages",
     dialect=Dialect.ANTHROPIC,
     observer=MessagesObserver,
@@ -145,6 +148,7 @@ MESSAGES = CallerProtocol(
 COUNT_TOKENS = CallerProtocol(
     surface="count_tokens",
     operation="count_tokens",
+    required=("messages",),
     path="/v1/messages/count_tokens",
     dialect=Dialect.ANTHROPIC,
     observer=MessagesObserver,

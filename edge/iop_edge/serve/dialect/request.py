@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -27,6 +27,7 @@ _text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NULL = re.compile(rb"null").match
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Members = dict[str, Raw]
@@ -37,7 +38,6 @@ class Field(Struct, frozen=True):
 
     accepts: Callable[[Raw], bool]
     wanted: str
-    is_required: bool = False
 
 
 def _of(kind: Any) -> Callable[[Raw], bool]:
@@ -71,12 +71,12 @@ OBJECT = Field(_like(rb"\{"), "an object")
 LIST = Field(_like(rb"\["), "a list")
 TEXT_OR_LIST = Field(_like(rb'["\[]'), "a string or a list")
 TEXT_OR_OBJECT = Field(_like(rb'["{]'), "a string or an object")
-MESSAGES = Field(_like(rb"\[\s*\{"), "a list of at least one message object", True)
+MESSAGES = Field(_like(rb"\[\s*\{"), "a list of at least one message object")
 
 Fields = Mapping[str, Field]
 
 
-def parse(body: bytes, fields: Fields) -> Members:
+def parse(body: bytes, fields: Fields, required: Sequence[str] = ()) -> Members:
     """The top-level members of a body that satisfies `fields`; ones that are null are left out.
 
     Raises Fault(invalid_value); its `param` names the field where it is one field's fault. Where
@@ -88,15 +88,16 @@ def parse(body: bytes, fields: Fields) -> Members:
         raise _malformed(body, error) from None
     if not body.isascii():
         _require_utf8(body, members)
-    given = {name: raw for name, raw in members.items() if bytes(memoryview(raw)[:5]) != b"null"}
-    for name, raw in given.items():
+    if b"null" in body:
+        members = {name: raw for name, raw in members.items() if not _NULL(raw)}
+    for name, raw in members.items():
         field = fields.get(name)
         if field is not None and not field.accepts(raw):
             raise _wrong(name, field.wanted)
-    for name, field in fields.items():
-        if field.is_required and name not in given:
-            raise _wrong(name, field.wanted)
-    return given
+    for name in required:
+        if name not in members:
+            raise _wrong(name, fields[name].wanted)
+    return members
 
 
 def model_of(members: Members) -> str:

@@ -7,8 +7,8 @@ listener writes what is rendered here for requests that never became one, the ro
 from __future__ import annotations
 
 import math
+import random
 import re
-import secrets
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from iop_shared.errors import Fault
 
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _DEFAULT_RETRY_AFTER_S = 1
+_random = random.Random()  # noqa: S311 - seeded by the system, and ids are no secrets
 JSON = b"application/json"
 
 
@@ -41,7 +42,12 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     given = headers.get(b"x-request-id")
     if given is not None and _SANE_REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
-    return "req_" + secrets.token_hex(12)
+    return new_id("req_")
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other request of any process has; it is no secret, and may be guessed."""
+    return f"{prefix}{_random.getrandbits(96):024x}"
 
 
 def retry_after_s(fault: Fault) -> int | None:

@@ -85,8 +85,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_head = False
         self._is_refused = False
         self._refusal: Fault | None = None
-        self._head_bytes = 0
         self._raw_head_bytes = 0
+        self._chunk_bytes = 0
         self._body_bytes = 0
         self._body_bytes_at_check = 0
 
@@ -142,6 +142,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         was_in_body = self._is_receiving and self._has_head
+        self._chunk_bytes = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -188,27 +189,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._is_receiving = True
         self._has_head = False
-        self._head_bytes = self._raw_head_bytes = 0
+        self._raw_head_bytes = 0
         self._body_bytes = self._body_bytes_at_check = 0
         self._deadline = math.inf
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._count_head(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         self._has_head = True
         if self.parser.should_upgrade():
             return
-        declared = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        scope = cast(Scope, self.scope)
-        if int(declared) > self._limits.max_body_bytes:
-            scope["path"] = self.url.decode("latin-1")
-            self._end_parse(self._body_too_large(int(declared)))
+        limits = self._limits
+        if self._raw_head_bytes + self._chunk_bytes > limits.max_header_bytes:
+            # What came may be more than the head, so it is counted exactly.
+            head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if head > limits.max_header_bytes:
+                self._end_parse(self._head_too_large())
+        for name, value in self.headers:
+            if name == b"content-length" and int(value) > limits.max_body_bytes:
+                cast(Scope, self.scope)["path"] = self.url.decode("latin-1")
+                self._end_parse(self._body_too_large(int(value)))
         super().on_headers_complete()
         if self._owner.is_stopping:
             self.cycle.keep_alive = False
@@ -227,11 +225,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self.cycle.response_complete:
             self._expect_within(KEEP_ALIVE_S)
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits.max_header_bytes:
-            self._end_parse(self._head_too_large())
 
     def _end_parse(self, fault: Fault) -> None:
         self._refusal = fault
@@ -260,8 +253,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         try:
             await app(cycle.scope, cycle.receive, cycle.send)
         except asyncio.CancelledError:
-            if not cycle.disconnected:
-                self.transport.abort()
+            cycle.disconnected = True
+            self.transport.abort()
         except Exception as error:
             self._owner.handler_failed(error)
         if not cycle.response_complete and not cycle.disconnected:

@@ -6,7 +6,6 @@ gets a slot, on which node, and what the bytes mean are others' decisions.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -21,6 +20,7 @@ from iop_edge.serve.dialect.answers import status_for
 from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProtocol
 from iop_edge.serve.dialect.errors import error_event
 from iop_edge.serve.dialect.request import body_parts, has_items, is_true, model_of, parse
+from iop_edge.serve.http.errors import new_id
 from iop_edge.serve.http.routes import Request, Route
 from iop_edge.serve.openai.models import ModelList, Snapshots
 from iop_edge.serve.openai.tokens import prompt_tokens
@@ -100,7 +100,7 @@ class Ingress:
         principal: Principal | None,
         credential: tuple[str, str] | None,
     ) -> RunSpec:
-        members = parse(body, protocol.fields)
+        members = parse(body, protocol.fields, protocol.required)
         model = ModelId(model_of(members))
         catalog = self._snapshots.current.catalog
         found = resolve(catalog, model)
@@ -112,7 +112,7 @@ class Ingress:
         if has_items(members, "tools") or has_items(members, "functions"):
             needed.append("tool_calling")
         return RunSpec(
-            run_id=RunId("run_" + secrets.token_hex(12)),
+            run_id=RunId(new_id("run_")),
             request_id=request.request_id,
             surface=protocol.surface,
             model=model,

@@ -28,7 +28,7 @@ MINIMAL: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content"
 
 def refusal(body: bytes, protocol: CallerProtocol = CHAT) -> Fault:
     with pytest.raises(Fault) as caught:
-        model_of(parse(body, protocol.fields))
+        model_of(parse(body, protocol.fields, protocol.required))
     assert caught.value.code is Code.INVALID_VALUE
     return caught.value
 

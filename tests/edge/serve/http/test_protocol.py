@@ -296,3 +296,35 @@ async def test_the_head_method_has_no_body_and_100_continue_is_answered(rig: Rig
     assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     client.send(b"hello")
     assert (await client.answer()).body == b"hello"
+
+
+async def test_a_body_that_nobody_reads_does_not_harm_the_next_request(rig: Rig) -> None:
+    async def refuse_large(request: Request) -> None:
+        if int(request.headers[b"content-length"]) > 100:
+            await request.respond(401, b"no")
+        else:
+            await request.respond(200, await request.body())
+
+    await rig.listen(refuse_large)
+    client = await rig.connect()
+    assert (await client.ask(post(b"x" * 2_000_000))).status == 401
+    assert (await client.ask(post(b"next"))).body == b"next"
+
+
+async def test_a_caller_that_leaves_pipelined_requests_behind_is_forgotten(rig: Rig) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def endless(request: Request) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    listener = await rig.listen(endless)
+    client = await rig.connect()
+    client.send(post() + post())
+    await started.wait()
+    client.writer.transport.abort()
+    await listener.stop(grace_s=0)
+    assert cancelled.is_set()
