@@ -46,6 +46,16 @@ Reason = (
 )
 
 
+_IN_COUNTS: dict[Reason, Reason] = {
+    "no_free_long_slot": "no_free_slot",
+    "degraded": "ranked_behind",
+    "more_in_flight": "ranked_behind",
+    "later_priority": "ranked_behind",
+    "not_its_turn": "ranked_behind",
+}
+"""What a count calls the reasons that only a look at the single candidate tells apart."""
+
+
 class Absent(Struct, frozen=True):
     """How many of a line's resources cannot be candidates now, by standing."""
 
@@ -86,7 +96,8 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """A decision in words. `rest` counts by reason the candidates that `others` does not show."""
+    """A decision in words. `rest` counts by reason the candidates that `others` does not show;
+    there, `ranked_behind` had a free slot and was not the best."""
 
     run_id: RunId
     model: ModelId
@@ -121,7 +132,7 @@ class Decision(Struct, frozen=True, eq=False):
         """Work it out. The counts are exact: chosen, others and rest add up to the providers."""
         roster = self.roster
         full = [] if roster is None else list(self._full(roster))
-        rest = Counter(seen.reason for seen in full[SHOWN:])
+        rest = Counter(_IN_COUNTS.get(seen.reason, seen.reason) for seen in full[SHOWN:])
         if roster is not None:
             rest.update(self._unseen(roster))
             for reason, count in roster.unfit_counts:
