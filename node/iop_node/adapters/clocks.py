@@ -39,6 +39,7 @@ class CallClocks:
         self._loop = asyncio.get_running_loop()
         self._scope = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = -math.inf
         self._total_due = math.inf
         self._due = math.inf
         self._code = Code.UPSTREAM_TOTAL_TIMEOUT
@@ -61,6 +62,7 @@ class CallClocks:
     def stop(self) -> None:
         """Nothing that happens from here on is a timeout: what was asked for is there."""
         self._due = self._total_due = math.inf
+        self._armed_for = -math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -68,7 +70,7 @@ class CallClocks:
     async def __aenter__(self) -> Self:
         await self._scope.__aenter__()
         self._total_due = self._loop.time() + self._total_s
-        self._timer = self._loop.call_at(self._total_due, self._fire)
+        self._arm()
         return self
 
     async def __aexit__(
@@ -91,10 +93,15 @@ class CallClocks:
     def _run(self, code: Code, limit_s: float) -> None:
         self._code = code
         self._limit_s = limit_s
-        self._due = due = self._loop.time() + limit_s
-        if self._timer is not None and due < self._timer.when():
+        self._due = self._loop.time() + limit_s
+        if self._due < self._armed_for:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
             self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._fire)
+        self._armed_for = min(self._due, self._total_due)
+        self._timer = self._loop.call_at(self._armed_for, self._fire)
 
     def _fire(self) -> None:
         now = self._loop.time() + _RESOLUTION_S
@@ -103,7 +110,7 @@ class CallClocks:
         elif now >= self._total_due:
             self._blamed = (Code.UPSTREAM_TOTAL_TIMEOUT, self._total_s)
         else:
-            self._timer = self._loop.call_at(min(self._due, self._total_due), self._fire)
+            self._arm()
             return
         self._timer = None
         self._scope.reschedule(self._loop.time())

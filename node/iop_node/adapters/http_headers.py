@@ -7,13 +7,26 @@ itself (cookies, servers, addresses, connections) is nothing a caller may see.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from multidict import CIMultiDict
 
 _NEVER_OUT = frozenset(
-    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization"}
-    | {"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "accept-encoding"}
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
 )
 # Where an upstream may look for a credential: a caller's provider token stands in for all of them.
 _CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
@@ -23,41 +36,53 @@ _IN = frozenset(
 )
 _IN_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
 
+_FIELD_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def is_field_name(name: str) -> bool:
+    """Whether HTTP allows this as a header's name."""
+    return _FIELD_NAME.fullmatch(name) is not None
+
 
 def is_field_value(value: str) -> bool:
     """Whether a header value can be sent: no control character but the tab."""
-    return not any((char < " " and char != "\t") or char == "\x7f" for char in value)
+    return _CONTROL.search(value) is None
 
 
-def upstream_headers(
-    passed_on: Iterable[tuple[str, str]],
-    own: Iterable[tuple[str, str]],
-    auth_override: tuple[str, str] | None,
-) -> CIMultiDict[str]:
-    """The headers of one upstream request.
+class OutgoingHeaders:
+    """Makes the headers of requests to one upstream. `own` are the adapter's, already judged."""
 
-    A header that HTTP could not carry (CR, LF, NUL in its name or value) is left out. The answer
-    is asked for unencoded, since it is relayed as bytes.
-    """
-    headers: CIMultiDict[str] = CIMultiDict()
-    for name, value in passed_on:
-        if name.lower() not in _NEVER_OUT and _is_field_name(name) and is_field_value(value):
-            headers.add(name, value)
-    own = tuple(own)
-    if auth_override is not None:
-        overridden = {auth_override[0].lower(), *_CREDENTIALS}
-        own = tuple(pair for pair in own if pair[0].lower() not in overridden)
-        for name in overridden:
-            headers.popall(name, None)
-    for name, _ in own:
-        headers.popall(name, None)
-    for name, value in own:
-        headers.add(name, value)
-    if auth_override is not None and is_field_value(auth_override[1]):
-        headers[auth_override[0]] = auth_override[1]
-    headers["Accept-Encoding"] = "identity"
-    headers.setdefault("User-Agent", "iop-node")
-    return headers
+    def __init__(self, own: Iterable[tuple[str, str]]) -> None:
+        self._own = tuple(own)
+        # The answer is asked for unencoded, since it is relayed as bytes.
+        self._own += (("Accept-Encoding", "identity"),)
+        self._withheld = _NEVER_OUT | {name.lower() for name, _ in self._own}
+
+    def of(
+        self,
+        passed_on: Iterable[tuple[str, str]],
+        auth_override: tuple[str, str] | None = None,
+    ) -> CIMultiDict[str]:
+        """The headers of one request. One that HTTP could not carry (CR, LF, NUL) is left out."""
+        own, withheld = self._own, self._withheld
+        if auth_override is not None:
+            replaced = _CREDENTIALS | {auth_override[0].lower()}
+            own = tuple(pair for pair in own if pair[0].lower() not in replaced)
+            withheld |= replaced
+        headers: CIMultiDict[str] = CIMultiDict(
+            (name, value)
+            for name, value in passed_on
+            if name.lower() not in withheld
+            and _FIELD_NAME.fullmatch(name)
+            and not _CONTROL.search(value)
+        )
+        headers.extend(own)
+        if auth_override is not None and is_field_value(auth_override[1]):
+            headers[auth_override[0]] = auth_override[1]
+        if "User-Agent" not in headers:
+            headers["User-Agent"] = "iop-node"
+        return headers
 
 
 def caller_headers(received: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -68,7 +93,3 @@ def caller_headers(received: Mapping[str, str]) -> list[tuple[str, str]]:
         if ((lowered := name.lower()) in _IN or lowered.startswith(_IN_PREFIXES))
         and is_field_value(value)
     ]
-
-
-def _is_field_name(name: str) -> bool:
-    return bool(name) and name.isascii() and all(char.isalnum() or char in "-_" for char in name)

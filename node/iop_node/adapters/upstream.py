@@ -26,7 +26,7 @@ from yarl import URL
 
 from iop_node.adapters.base import Body, HeaderPairs, Probe
 from iop_node.adapters.clocks import CallClocks
-from iop_node.adapters.http_headers import caller_headers, upstream_headers
+from iop_node.adapters.http_headers import OutgoingHeaders, caller_headers
 from iop_node.adapters.upload import Upload
 from iop_node.adapters.upstream_spec import UpstreamSpec
 from iop_node.adapters.upstream_url import is_link_local
@@ -130,6 +130,7 @@ class UpstreamClient:
 
     def __init__(self, spec: UpstreamSpec) -> None:
         self.spec = spec
+        self._headers = OutgoingHeaders(spec.headers)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -175,10 +176,12 @@ class UpstreamClient:
         Leaving before the answer is complete, by error, cancellation or choice, aborts the
         connection at once, and with it what was not yet sent. Raises Fault(upstream_*).
         """
-        request_headers = upstream_headers(headers, self.spec.headers, auth_override)
+        request_headers = self._headers.of(headers, auth_override)
         if body and "Content-Type" not in request_headers:
             request_headers["Content-Type"] = "application/json"
-        async with CallClocks(self.spec, deadline_s) as clocks:
+        clocks = CallClocks(self.spec, deadline_s)
+        clocks.connecting()
+        async with clocks:
             upload = Upload(body, content_length, clocks, started)
             answer: UpstreamAnswer | None = None
             try:

@@ -8,7 +8,6 @@ values leave it only inside the spec, and as a keyed digest inside the fingerpri
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 import ssl
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from iop_node.adapters.http_headers import is_field_name
 from iop_node.adapters.refused import PayloadRefused
 from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
 from iop_node.adapters.upstream_url import check_upstream_url
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 1_048_576
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding"}
     | {"upgrade", "proxy-connection", "expect", "accept-encoding"}
@@ -107,7 +106,7 @@ def _probe(upstream: UpstreamConfig, where: str) -> ProbeSpec | None:
 
 def _header(header: UpstreamHeader, where: str, sources: NodeSources) -> tuple[str, str]:
     name = header.name
-    if not _HEADER_NAME.fullmatch(name):
+    if not is_field_name(name):
         raise PayloadRefused("bad_header", f"{where}: a header name is not one HTTP allows")
     if name.lower() in _FRAMING_HEADERS:
         raise PayloadRefused("bad_header", f"{where}: header {name} is the connection's own")

@@ -136,6 +136,7 @@ class Router:
         effects = self._generations.install(registry, self._now(), registry.drain_s)
         self._tell(RegistryInstalled(registry.generation))
         self._enact(effects)
+        self._arm()
         self.slots.recheck()
 
     # --- running ---------------------------------------------------------------------------
@@ -177,15 +178,16 @@ class Router:
         the provider is full, the adapter unknown or no registry there yet (nothing was sent then).
         """
         work = attempt.work
-        async with (
-            self.slots.hold(attempt.provider_id, attempt.generation),
-            self.lease() as registry,
-        ):
-            adapter = registry.adapter(work.adapter)
-            if isinstance(work, TunnelCall):
-                await adapter.tunnel(work, out)
-            else:
-                await adapter.run(work, out)
+        await self.slots.take(attempt.provider_id, attempt.generation)
+        try:
+            async with self.lease() as registry:
+                adapter = registry.adapter(work.adapter)
+                if isinstance(work, TunnelCall):
+                    await adapter.tunnel(work, out)
+                else:
+                    await adapter.run(work, out)
+        finally:
+            self.slots.give_back(attempt.provider_id)
 
     async def wait_idle(self) -> None:
         """Returns when no run is under way. The node's own drain waits for it."""
@@ -230,7 +232,6 @@ class Router:
                     self._tell(RegistryDrainDeadline(generation, len(leases)))
                     for lease in leases:
                         self._scopes[lease].reschedule(self._now())
-        self._arm()
 
     def _stop_soon(self, generation: int | None, adapters: tuple[Adapter, ...]) -> None:
         task = asyncio.get_running_loop().create_task(self._stop(generation, adapters))
@@ -262,6 +263,7 @@ class Router:
         # The loop may call a timer early by its clock's resolution.
         now = max(self._now(), self._generations.next_due() or 0.0)
         self._enact(self._generations.due(now))
+        self._arm()
 
     def _tell(self, event: RouterEvent) -> None:
         try:

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import ProviderId
@@ -42,22 +41,20 @@ class ProviderSlots:
     def in_use(self, provider_id: ProviderId) -> int:
         return self._in_use[provider_id]
 
-    @asynccontextmanager
-    async def hold(self, provider_id: ProviderId, generation: int) -> AsyncIterator[None]:
-        """Hold one slot of the provider, oldest first.
+    async def take(self, provider_id: ProviderId, generation: int) -> None:
+        """Take one slot of the provider, oldest first. Every slot taken is given back once.
 
         Raises Fault(no_provider) when none came free within the grace; nothing was sent then.
         """
         if self._must_wait(provider_id, generation):
             await self._wait(provider_id, generation)
         self._in_use[provider_id] += 1
-        try:
-            yield
-        finally:
-            self._in_use[provider_id] -= 1
-            if not self._in_use[provider_id]:
-                del self._in_use[provider_id]
-            self._wake(provider_id)
+
+    def give_back(self, provider_id: ProviderId) -> None:
+        self._in_use[provider_id] -= 1
+        if not self._in_use[provider_id]:
+            del self._in_use[provider_id]
+        self._wake(provider_id)
 
     def recheck(self) -> None:
         """Let everyone who waits look again: the capacities may have changed."""

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from iop_node.adapters.http_headers import caller_headers, upstream_headers
+from iop_node.adapters.http_headers import OutgoingHeaders, caller_headers
+
+
+def upstream_headers(passed_on, own, auth_override):
+    return OutgoingHeaders(own).of(passed_on, auth_override)
 
 
 class TestOutwards:

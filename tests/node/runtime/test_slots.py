@@ -25,9 +25,10 @@ class Slots:
         self.held.append(leave)
 
         async def hold() -> None:
-            async with self.under_test.hold("p", generation):
-                log.append(name)
-                await leave.wait()
+            await self.under_test.take("p", generation)
+            log.append(name)
+            await leave.wait()
+            self.under_test.give_back("p")
 
         return asyncio.create_task(hold())
 
