@@ -14,37 +14,24 @@ from typing import Any
 
 import click
 
+from iop_edge.cli.config_files import config_option, config_paths, json_option
 from iop_edge.config.effective import Admin
 from iop_edge.config.yaml12.places import Places
 from iop_edge.config.yaml12.text import TextRefused, decode
 from iop_edge.config.yaml12.tree import build
-
-DEFAULT_CONFIG_FILES = (Path("edge.yaml"), Path("/etc/iop/edge.yaml"))
 
 _REFERENCE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
 def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--admin`, `--config` and `--json`, as every command that asks a running edge has them."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
-        click.option(
-            "--config",
-            "config_files",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Where to find admin.listen (default: $IOP_EDGE_CONFIG, ./edge.yaml,"
-            " /etc/iop/edge.yaml).",
-        ),
-        click.option(
-            "--admin",
-            metavar="ADDRESS",
-            help="host:port or unix:/path of the edge (default: $IOP_EDGE_ADMIN, else the config).",
-        ),
-    ):
-        command = option(command)
-    return command
+    admin_option = click.option(
+        "--admin",
+        metavar="ADDRESS",
+        help="host:port or unix:/path of the edge (default: $IOP_EDGE_ADMIN, else admin.listen of"
+        " the config).",
+    )
+    return admin_option(config_option(json_option(command)))
 
 
 def admin_address(
@@ -57,24 +44,9 @@ def admin_address(
     if given:
         return given
     listen = Admin().listen
-    for file in _files(config_files, environment):
+    for file in config_paths(config_files, environment):
         listen = _listen_of(file, environment) or listen
     return listen
-
-
-def _files(config_files: Iterable[Path], environment: Mapping[str, str]) -> list[Path]:
-    given = list(config_files)
-    if given:
-        return given
-    if named := environment.get("IOP_EDGE_CONFIG"):
-        return [Path(named)]
-    for file in DEFAULT_CONFIG_FILES:
-        if file.exists():
-            return [file]
-    raise click.UsageError(
-        "no config file is there to find the edge by: give --admin, --config, IOP_EDGE_ADMIN or"
-        " IOP_EDGE_CONFIG"
-    )
 
 
 def _listen_of(file: Path, environment: Mapping[str, str]) -> str | None:
@@ -82,7 +54,9 @@ def _listen_of(file: Path, environment: Mapping[str, str]) -> str | None:
     try:
         text = decode(file.read_bytes())
     except OSError as error:
-        raise click.UsageError(f"{file}: {error.strerror}") from None
+        raise click.UsageError(
+            f"{file}: {error.strerror}; --admin or IOP_EDGE_ADMIN say where the edge is as well"
+        ) from None
     except TextRefused:
         return None
     root = build(text, 0, Places()).root

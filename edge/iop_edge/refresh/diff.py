@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from iop_edge.config.effective import EffectiveConfig, SecretRef
 from iop_edge.config.reload_class import Reload
+from iop_edge.config.view import REDACTED
 from iop_edge.refresh.path import ConfigPath
 from iop_edge.refresh.reasons import SECRET_CHANGED, reason_for
-from iop_edge.refresh.render import REDACTED, canonical, shown
+from iop_edge.refresh.render import canonical, shown
 from iop_edge.refresh.shape import Keyed, Kind, Leaf, Record, Shape, Table, effective_shape
 
 SameSecret = Callable[[SecretRef], bool]

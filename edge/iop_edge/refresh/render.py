@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct
 
 from iop_edge.config.effective import SecretRef
+from iop_edge.config.view import REDACTED, without_credentials
 from iop_edge.refresh.shape import Keyed, Kind, Leaf, Record, Shape, Table
-
-REDACTED = "[redacted]"
 
 _SECRET_KEY = re.compile(r"auth|cookie|credential|key|passw|secret|token", re.IGNORECASE)
 
@@ -39,18 +37,6 @@ def shown(shape: Shape, value: Any, *, key: str = "") -> Any:
             return _free(key, value)
         case Leaf():
             return _plain(value)
-
-
-def without_credentials(text: str) -> str:
-    """`text` without userinfo and query where it is a URL, and as it is where it is none."""
-    if "://" not in text:
-        return text
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return REDACTED
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def canonical(value: Any) -> bytes:

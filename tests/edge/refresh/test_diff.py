@@ -18,8 +18,8 @@ from iop_edge.config.effective import (
     Telemetry,
 )
 from iop_edge.config.reload_class import Reload
+from iop_edge.config.view import REDACTED
 from iop_edge.refresh.diff import Change, diff
-from iop_edge.refresh.render import REDACTED
 from iop_edge.refresh.shape import effective_shape, rows
 
 Touch = Callable[[EffectiveConfig, str], EffectiveConfig]

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, cast, get_args
+from typing import Protocol, cast, get_args
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
 
 from iop_edge.config.effective import IngressLimits
+from iop_edge.config.view import view
 from iop_edge.refresh.receipt import ErrorReport, Mode, NodeReport, RefreshResult, rejection
-from iop_edge.refresh.render import shown
-from iop_edge.refresh.shape import effective_shape
 from iop_edge.runtime.node_hub import NodeView
 from iop_edge.runtime.refresh_report import CANDIDATE_MISMATCH, GENERATION_MISMATCH
 from iop_edge.runtime.reloader import RefreshRequest, Reloader
@@ -176,8 +175,7 @@ class AdminSurface:
         await request.respond(200, _encode(self.status()))
 
     async def _config(self, request: Request) -> None:
-        config: Any = shown(effective_shape(), self._snapshots.current.config)
-        await request.respond(200, _encode(config))
+        await request.respond(200, _encode(view(self._snapshots.current.config)))
 
     async def _latest_runs(self, request: Request) -> None:
         await request.respond(200, _encode({"runs": self._runs.latest(_limit(request))}))
