@@ -11,7 +11,8 @@ from typing import NamedTuple
 from iop_edge.config.effective import Health, QueuePolicy
 from iop_edge.pool.catalog import Catalog, Path
 from iop_edge.pool.demand import Demand
-from iop_edge.pool.effects import Effect, Expired, Granted, Queued
+from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Queued
+from iop_edge.pool.pool import Pool
 from iop_shared.ids import ModelId, NodeId, Resource, RunId, Target
 
 Outcome = tuple[object, ...]
@@ -248,3 +249,51 @@ class ReferencePool:
         ]
         path = self._path(resource, run.demand)
         return ("granted", run.run_id, resource, Target(target), path, is_long)
+
+
+class MirroredPool(Pool):
+    """A pool that asks the reference at every event, and fails where the two differ."""
+
+    def __init__(self, catalog: Catalog, policy: QueuePolicy) -> None:
+        super().__init__(catalog, policy)
+        self.reference = ReferencePool(catalog, policy)
+
+    def admit(
+        self, run_id: RunId, demand: Demand, now: float, *, retry_of: Lease | None = None
+    ) -> list[Effect]:
+        effects = super().admit(run_id, demand, now, retry_of=retry_of)
+        retried = None
+        if retry_of is not None:
+            tried = retry_of.tried | {retry_of.resource}
+            retried = Run(run_id, demand, retry_of.arrival, retry_of.arrived_at, tried)
+        return _same(effects, self.reference.admit(run_id, demand, now, retried))
+
+    def release(self, lease: Lease, now: float) -> list[Effect]:
+        effects = super().release(lease, now)
+        return _same(effects, self.reference.release(lease.run_id, now))
+
+    def cancel(self, run_id: RunId, now: float) -> list[Effect]:
+        return _same(super().cancel(run_id, now), self.reference.cancel(run_id, now))
+
+    def expire(self, now: float) -> list[Effect]:
+        return _same(super().expire(now), self.reference.expire(now))
+
+    def node_connected(self, node_id: NodeId, now: float) -> list[Effect]:
+        effects = super().node_connected(node_id, now)
+        return _same(effects, self.reference.node_connected(node_id, now))
+
+    def node_lost(self, node_id: NodeId, now: float) -> list[Effect]:
+        return _same(super().node_lost(node_id, now), self.reference.node_lost(node_id, now))
+
+    def probed_health(self, resource: Resource, health: Health, now: float) -> list[Effect]:
+        effects = super().probed_health(resource, health, now)
+        return _same(effects, self.reference.probed_health(resource, health, now))
+
+    def replace(self, catalog: Catalog, policy: QueuePolicy, now: float) -> list[Effect]:
+        effects = super().replace(catalog, policy, now)
+        return _same(effects, self.reference.replace(catalog, policy, now))
+
+
+def _same(effects: list[Effect], expected: list[Outcome]) -> list[Effect]:
+    assert [outcome(effect) for effect in effects] == expected
+    return effects

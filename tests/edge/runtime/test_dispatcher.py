@@ -1,0 +1,318 @@
+"""The pool on a loop: who is woken, what a cancelled caller leaves behind, and the one timer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from iop_edge.pool.catalog import Catalog
+from iop_edge.pool.effects import Lease
+from iop_edge.pool.pool import LeaseError
+from iop_edge.runtime.dispatcher import DECISIONS_KEPT, Dispatcher, Grant, PoolFault
+from iop_shared.errors import Code
+from iop_shared.ids import NodeId, RunId
+from tests.edge.pool.rig import catalog, demand, policy, spec
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def joined(of: Catalog, *, max_queue: int = 16, timeout_ms: int = 0, **fields: Clock) -> Dispatcher:
+    dispatcher = Dispatcher(of, policy(max_queue, timeout_ms), **fields)
+    dispatcher.node_connected(NodeId("n"))
+    return dispatcher
+
+
+def asking(dispatcher: Dispatcher, run_id: str, **fields: Lease) -> asyncio.Task[Grant]:
+    return asyncio.create_task(dispatcher.acquire(RunId(run_id), demand(), **fields))
+
+
+async def waiting(dispatcher: Dispatcher, run_id: str) -> asyncio.Task[Grant]:
+    """A task that has come as far as the queue."""
+    pending = dispatcher.queue_status().pending
+    task = asking(dispatcher, run_id)
+    await asyncio.sleep(0)
+    assert dispatcher.queue_status().pending == pending + 1
+    return task
+
+
+async def fault_of(task: asyncio.Task[Grant]) -> PoolFault:
+    with pytest.raises(PoolFault) as caught:
+        await task
+    return caught.value
+
+
+@pytest.mark.req("POOL-5", "POOL-6")
+async def test_a_free_slot_is_had_at_once_and_a_released_one_by_who_waits_longest():
+    dispatcher = joined(catalog([spec("a")]))
+    first = await dispatcher.acquire(RunId("r1"), demand())
+    second, third = await waiting(dispatcher, "r2"), await waiting(dispatcher, "r3")
+    dispatcher.release(first.lease)
+    granted = await second
+    assert granted.lease.run_id == "r2"
+    assert not third.done()
+    dispatcher.release(granted.lease)
+    assert (await third).lease.run_id == "r3"
+
+
+@pytest.mark.req("POOL-6")
+async def test_a_second_release_is_an_error_and_frees_nothing():
+    dispatcher = joined(catalog([spec("a")]))
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    dispatcher.release(grant.lease)
+    other = await dispatcher.acquire(RunId("r2"), demand())
+    with pytest.raises(LeaseError):
+        dispatcher.release(grant.lease)
+    assert dispatcher.lease_count == 1
+    dispatcher.release(other.lease)
+
+
+@pytest.mark.req("POOL-5")
+async def test_overflow_has_one_code_and_a_time_to_come_back():
+    dispatcher = joined(catalog([spec("a")]), max_queue=1)
+    await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    with pytest.raises(PoolFault) as caught:
+        await dispatcher.acquire(RunId("r3"), demand())
+    fault = caught.value
+    assert (fault.code, fault.shape.status) == (Code.QUEUE_FULL, 429)
+    assert fault.retry_after_s is not None
+    assert fault.decision.explain().outcome == "queue_full"
+    pending.cancel()
+
+
+@pytest.mark.req("POOL-5", "CFG-7")
+async def test_waiting_out_the_queue_ends_with_its_own_code_and_frees_the_place():
+    dispatcher = joined(catalog([spec("a")]), max_queue=1, timeout_ms=20)
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    fault = await fault_of(await waiting(dispatcher, "r2"))
+    assert (fault.code, fault.shape.status) == (Code.QUEUE_TIMEOUT, 503)
+    assert fault.retry_after_s is not None
+    assert dispatcher.queue_status().pending == 0
+    await fault_of(await waiting(dispatcher, "r3"))
+    assert dispatcher.lease_count == 1
+    dispatcher.release(grant.lease)
+
+
+@pytest.mark.req("POOL-5")
+async def test_the_queue_clock_stops_at_dispatch():
+    dispatcher = joined(catalog([spec("a"), spec("b")], {"m": ["a"], "k": ["b"]}), timeout_ms=20)
+    running = await dispatcher.acquire(RunId("r1"), demand("m"))
+    blocker = await dispatcher.acquire(RunId("r2"), demand("k"))
+    late = asyncio.create_task(dispatcher.acquire(RunId("r3"), demand("k")))
+    await fault_of(late)
+    assert {lease.lease for lease in (running, blocker)} == set(dispatcher._pool.leases)
+
+
+@pytest.mark.req("POOL-6")
+async def test_a_caller_that_gives_up_in_the_queue_leaves_it():
+    dispatcher = joined(catalog([spec("a")]), max_queue=1)
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    gone = await waiting(dispatcher, "r2")
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert dispatcher.queue_status().pending == 0
+    successor = await waiting(dispatcher, "r3")
+    dispatcher.release(grant.lease)
+    assert (await successor).lease.run_id == "r3"
+
+
+@pytest.mark.req("POOL-6")
+async def test_a_caller_cancelled_between_grant_and_use_gives_the_slot_back():
+    dispatcher = joined(catalog([spec("a")]))
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    gone, next_one = await waiting(dispatcher, "r2"), await waiting(dispatcher, "r3")
+    dispatcher.release(grant.lease)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert (await next_one).lease.run_id == "r3"
+    assert dispatcher.lease_count == 1
+
+
+@pytest.mark.req("POOL-6")
+async def test_a_slot_granted_to_one_cancelled_in_the_same_breath_goes_to_the_next():
+    dispatcher = joined(catalog([spec("a")]))
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    gone, next_one = await waiting(dispatcher, "r2"), await waiting(dispatcher, "r3")
+    gone.cancel()
+    dispatcher.release(grant.lease)
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert (await next_one).lease.run_id == "r3"
+    assert dispatcher.lease_count == 1
+    assert dispatcher.queue_status().pending == 0
+
+
+@pytest.mark.req("POOL-6")
+async def test_a_caller_cancelled_when_it_has_just_been_turned_away_leaves_nothing():
+    dispatcher = joined(catalog([spec("a")]))
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    gone = await waiting(dispatcher, "r2")
+    dispatcher.node_lost(NodeId("n"))
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert dispatcher.queue_status().pending == 0
+    dispatcher.release(grant.lease)
+
+
+@pytest.mark.req("POOL-6")
+async def test_a_coroutine_that_is_closed_while_it_waits_leaves_the_queue():
+    dispatcher = joined(catalog([spec("a")]))
+    await dispatcher.acquire(RunId("r1"), demand())
+    acquiring = dispatcher.acquire(RunId("r2"), demand())
+    acquiring.send(None)
+    assert dispatcher.queue_status().pending == 1
+    acquiring.close()
+    assert dispatcher.queue_status().pending == 0
+
+
+@pytest.mark.req("POOL-6")
+async def test_every_one_of_many_callers_that_give_up_returns_its_slot_or_its_place():
+    dispatcher = joined(catalog([spec("a", capacity=3), spec("b", capacity=2)]), max_queue=100)
+    tasks = [asking(dispatcher, f"r{n}") for n in range(50)]
+    await asyncio.sleep(0)
+    held = [task.result() for task in tasks if task.done()]
+    for task in tasks:
+        task.cancel()
+    for grant in held:
+        dispatcher.release(grant.lease)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (dispatcher.lease_count, dispatcher.queue_status().pending) == (0, 0)
+    again = [await dispatcher.acquire(RunId(f"again{n}"), demand()) for n in range(5)]
+    spread = sorted(grant.lease.resource.provider_id for grant in again)
+    assert spread == ["a", "a", "a", "b", "b"]
+
+
+@pytest.mark.req("POOL-7")
+async def test_a_refresh_wakes_what_the_new_catalog_can_serve_and_tells_the_others():
+    dispatcher = joined(catalog([spec("a")], {"m": ["a"], "k": ["a"]}))
+    await dispatcher.acquire(RunId("r1"), demand())
+    served = await waiting(dispatcher, "r2")
+    orphan = asyncio.create_task(dispatcher.acquire(RunId("r3"), demand("k")))
+    await asyncio.sleep(0)
+    dispatcher.replace(catalog([spec("a", capacity=2)], {"m": ["a"]}), policy())
+    assert (await served).lease.run_id == "r2"
+    assert (await fault_of(orphan)).code is Code.MODEL_NOT_FOUND
+
+
+@pytest.mark.req("POOL-7")
+async def test_a_shorter_timeout_reaches_those_who_wait_already():
+    clock = Clock()
+    dispatcher = joined(catalog([spec("a")]), timeout_ms=3_600_000, clock=clock)
+    await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    clock.now = 5.0
+    dispatcher.replace(catalog([spec("a")]), policy(timeout_ms=5000))
+    assert (await fault_of(pending)).code is Code.QUEUE_TIMEOUT
+
+
+@pytest.mark.req("POOL-7")
+async def test_a_timer_that_was_set_for_a_longer_timeout_is_set_anew():
+    dispatcher = joined(catalog([spec("a")]), timeout_ms=3_600_000)
+    await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    dispatcher.replace(catalog([spec("a")]), policy(timeout_ms=20))
+    assert (await fault_of(pending)).code is Code.QUEUE_TIMEOUT
+
+
+@pytest.mark.req("POOL-5")
+async def test_a_timer_that_fires_too_early_looks_and_waits_on():
+    clock = Clock()
+    dispatcher = joined(catalog([spec("a")]), timeout_ms=10, clock=clock)
+    await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    assert dispatcher._timer is not None
+    dispatcher._timer.cancel()
+    dispatcher._expire()
+    assert not pending.done()
+    assert dispatcher._timer is not None
+    clock.now = 0.01
+    assert (await fault_of(pending)).code is Code.QUEUE_TIMEOUT
+
+
+@pytest.mark.req("POOL-13")
+async def test_a_retry_goes_elsewhere_and_ends_where_nobody_else_is():
+    dispatcher = joined(catalog([spec("a"), spec("b")]))
+    first = await dispatcher.acquire(RunId("r1"), demand())
+    dispatcher.release(first.lease)
+    second = await dispatcher.acquire(RunId("r1"), demand(), retry_of=first.lease)
+    assert second.lease.resource != first.lease.resource
+    dispatcher.release(second.lease)
+    with pytest.raises(PoolFault) as caught:
+        await dispatcher.acquire(RunId("r1"), demand(), retry_of=second.lease)
+    assert caught.value.code is Code.NO_PROVIDER
+
+
+@pytest.mark.req("OPS-3")
+async def test_draining_refuses_the_new_and_serves_those_who_wait():
+    dispatcher = joined(catalog([spec("a")]))
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    dispatcher.drain()
+    assert dispatcher.draining
+    with pytest.raises(PoolFault) as caught:
+        await dispatcher.acquire(RunId("r3"), demand())
+    assert caught.value.code is Code.DRAINING
+    dispatcher.release(grant.lease)
+    assert (await pending).lease.run_id == "r2"
+
+
+@pytest.mark.req("POOL-12")
+async def test_the_latest_decisions_are_kept_newest_first_and_no_more_than_that():
+    dispatcher = joined(catalog([spec("a")]))
+    for n in range(DECISIONS_KEPT + 10):
+        dispatcher.release((await dispatcher.acquire(RunId(f"r{n}"), demand())).lease)
+    decisions = dispatcher.decisions()
+    assert len(decisions) == DECISIONS_KEPT
+    assert decisions[0].run_id == f"r{DECISIONS_KEPT + 9}"
+
+
+@pytest.mark.req("POOL-12")
+async def test_every_outcome_is_among_the_decisions_once():
+    dispatcher = joined(catalog([spec("a")]), max_queue=1, timeout_ms=20)
+    grant = await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    await asyncio.gather(asking(dispatcher, "r3"), return_exceptions=True)
+    await fault_of(pending)
+    dispatcher.release(grant.lease)
+    told = [(decision.run_id, str(decision.outcome)) for decision in dispatcher.decisions()]
+    assert told[::-1] == [
+        ("r1", "granted"),
+        ("r2", "queued"),
+        ("r3", "queue_full"),
+        ("r2", "queue_timeout"),
+    ]
+
+
+async def test_closing_leaves_no_timer_behind():
+    dispatcher = joined(catalog([spec("a")]), timeout_ms=3_600_000)
+    await dispatcher.acquire(RunId("r1"), demand())
+    pending = await waiting(dispatcher, "r2")
+    timer = dispatcher._timer
+    assert timer is not None
+    dispatcher.close()
+    assert timer.cancelled()
+    pending.cancel()
+
+
+@pytest.mark.req("POOL-1", "NODE-10")
+async def test_a_sick_provider_or_a_lost_node_serves_nobody_until_it_is_back():
+    dispatcher = joined(catalog([spec("a")]))
+    dispatcher.probed_health(spec("a").resource, "unavailable")
+    with pytest.raises(PoolFault) as caught:
+        await dispatcher.acquire(RunId("r"), demand())
+    assert caught.value.code is Code.NO_PROVIDER
+    dispatcher.node_lost(NodeId("n"))
+    dispatcher.node_connected(NodeId("n"))
+    assert (await dispatcher.acquire(RunId("r"), demand())).lease.run_id == "r"
