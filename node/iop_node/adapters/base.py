@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from iop.runtime_pb2 import RunRequest
+from iop_node.adapters.upstream_spec import ProbeSpec
 from iop_shared.ids import AdapterKey, Target
 from iop_shared.profiles import Operation
 
@@ -164,7 +165,9 @@ class Adapter(Protocol):
         ...
 
     @property
-    def has_probe(self) -> bool: ...
+    def probe_spec(self) -> ProbeSpec | None:
+        """How often to probe, None where the config asks for no probe."""
+        ...
 
     async def probe(self) -> Probe:
         """Ask the upstream once how it is. Never raises for what the upstream does (NODE-10)."""

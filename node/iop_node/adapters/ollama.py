@@ -13,7 +13,7 @@ from iop_node.adapters.lines import Lines
 from iop_node.adapters.normalized import execute_run
 from iop_node.adapters.ollama_chat import ChatReader, chat_request
 from iop_node.adapters.upstream import UpstreamClient
-from iop_node.adapters.upstream_spec import UpstreamSpec
+from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey
 from iop_shared.profiles import join_url
@@ -53,8 +53,8 @@ class OllamaAdapter:
         await execute_run(self._client, self._chat_url, body, call, out, Lines(), ChatReader())
 
     @property
-    def has_probe(self) -> bool:
-        return self._client.spec.probe is not None
+    def probe_spec(self) -> ProbeSpec | None:
+        return self._client.spec.probe
 
     async def probe(self) -> Probe:
         return await self._client.probe()

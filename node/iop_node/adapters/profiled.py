@@ -12,7 +12,7 @@ from yarl import URL
 from iop.runtime_pb2 import ProtocolProfile
 from iop_node.adapters.base import HeaderPairs, Probe, Responder, RunCall, TunnelCall
 from iop_node.adapters.upstream import UpstreamClient
-from iop_node.adapters.upstream_spec import UpstreamSpec
+from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
 from iop_node.adapters.upstream_url import operation_urls
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey
@@ -64,8 +64,8 @@ class ProfiledAdapter:
         )
 
     @property
-    def has_probe(self) -> bool:
-        return self._client.spec.probe is not None
+    def probe_spec(self) -> ProbeSpec | None:
+        return self._client.spec.probe
 
     async def probe(self) -> Probe:
         return await self._client.probe()

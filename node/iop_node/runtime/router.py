@@ -23,6 +23,7 @@ from iop_node.core.generations import (
     Generations,
     RegistryLease,
 )
+from iop_node.runtime.health_watch import HealthWatch, ProviderReading
 from iop_node.runtime.registry import AdapterRegistry
 from iop_node.runtime.slots import ProviderSlots
 from iop_shared import logs
@@ -62,15 +63,21 @@ class RegistryStopped(NamedTuple):
     stopped_adapters: tuple[str, ...]
 
 
-RouterEvent = RegistryInstalled | RegistryDrainDeadline | RegistryStopped
+class HealthChanged(NamedTuple):
+    """An upstream became worse or better than it was (NODE-10)."""
+
+
+RouterEvent = RegistryInstalled | RegistryDrainDeadline | RegistryStopped | HealthChanged
 
 
 class RouterReport(Struct, frozen=True, kw_only=True):
-    """For status. `active_runs` counts those on draining registries too."""
+    """For status. `active_runs` counts those on draining registries too; `health` names the
+    providers whose upstream is worse than healthy."""
 
     generation: int
     active_runs: int
     draining: tuple[Draining, ...]
+    health: tuple[ProviderReading, ...] = ()
 
 
 class Router:
@@ -94,12 +101,14 @@ class Router:
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._health = HealthWatch(lambda: self._tell(HealthChanged()))
         self.slots = ProviderSlots(self._capacity_of, self._generation_of_current, capacity_grace_s)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._health.stop()
         self._enact(self._generations.retire(self._now(), 0.0))
         self._enact(self._generations.due(self._now()))
         await self._idle.wait()
@@ -135,6 +144,7 @@ class Router:
         """
         effects = self._generations.install(registry, self._now(), registry.drain_s)
         self._tell(RegistryInstalled(registry.generation))
+        self._health.watch(registry)
         self._enact(effects)
         self._arm()
         self.slots.recheck()
@@ -181,13 +191,20 @@ class Router:
         await self.slots.take(attempt.provider_id, attempt.generation)
         try:
             async with self.lease() as registry:
-                adapter = registry.adapter(work.adapter)
-                if isinstance(work, TunnelCall):
-                    await adapter.tunnel(work, out)
-                else:
-                    await adapter.run(work, out)
+                await self._call(registry.adapter(work.adapter), work, out)
         finally:
             self.slots.give_back(attempt.provider_id)
+
+    async def _call(self, adapter: Adapter, work: TunnelCall | RunCall, out: Responder) -> None:
+        try:
+            if isinstance(work, TunnelCall):
+                await adapter.tunnel(work, out)
+            else:
+                await adapter.run(work, out)
+        except Fault as fault:
+            self._health.call_ended(adapter, fault.code)
+            raise
+        self._health.call_ended(adapter, None)
 
     async def wait_idle(self) -> None:
         """Returns when no run is under way. The node's own drain waits for it."""
@@ -199,6 +216,7 @@ class Router:
             generation=0 if current is None else current.generation,
             active_runs=self._generations.leases,
             draining=self._generations.draining(self._now()),
+            health=self._health.readings(),
         )
 
     # --- inside ----------------------------------------------------------------------------

@@ -609,7 +609,7 @@ class TestAProbe:
 
         async with upstream(script).running() as server:
             adapter = await adapter_on(server.url, probe=probe_spec)
-            assert adapter.has_probe
+            assert adapter.probe_spec is probe_spec
             probe = await adapter.probe()
         assert (probe.health, probe.reason) == (health, reason)
         assert (seen[0].method, seen[0].path) == ("GET", "/health")
@@ -630,4 +630,4 @@ class TestAProbe:
         assert (probe.health, probe.reason) == ("unavailable", "probe_timeout")
 
     async def test_is_not_there_unless_the_config_names_a_path(self, adapter_on):
-        assert not (await adapter_on("http://127.0.0.1:9")).has_probe
+        assert (await adapter_on("http://127.0.0.1:9")).probe_spec is None

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 import pytest
 
 from iop.runtime_pb2 import AdapterConfig, NodeConfigPayload
-from iop_node.adapters.base import TunnelCall
+from iop_node.adapters.base import Probe, TunnelCall
+from iop_node.adapters.upstream_spec import ProbeSpec
 from iop_node.runtime.registry import AdapterRegistry
 from iop_node.runtime.resolve import NodeSources
 from iop_node.runtime.router import Attempt
+from iop_shared.errors import Fault
 
 
 class FakeAdapter:
@@ -25,7 +27,8 @@ class FakeAdapter:
         self.running = 0
         self.release = asyncio.Event()
         self.entered = asyncio.Event()
-        self.has_probe = False
+        self.probe_spec = workshop.probe_spec
+        self.fault: Fault | None = None
 
     async def start(self) -> None:
         assert self.state == "new", "an adapter starts once"
@@ -46,6 +49,8 @@ class FakeAdapter:
 
     async def tunnel(self, call, out) -> None:
         assert self.state == "started", "a run sees its adapter alive"
+        if self.fault is not None:
+            raise self.fault
         self.running += 1
         self.entered.set()
         try:
@@ -57,6 +62,10 @@ class FakeAdapter:
     async def run(self, call, out) -> None:
         await self.tunnel(call, out)
 
+    async def probe(self) -> Probe:
+        assert self.state == "started", "an adapter is probed while it lives"
+        return await self.workshop.probes.get()
+
 
 class Workshop:
     """Makes fake adapters and remembers what became of them."""
@@ -66,6 +75,8 @@ class Workshop:
         self.started: list[str] = []
         self.stopped: list[str] = []
         self.broken: set[str] = set()
+        self.probe_spec: ProbeSpec | None = None
+        self.probes: asyncio.Queue[Probe] = asyncio.Queue()
         self.starting: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.start_gates: dict[str, asyncio.Event] = {}
 
