@@ -111,7 +111,8 @@ class Simulation:
 
     def _turned_away(self, run_id: RunId, code: Code, waited_s: float, *, is_retry: bool) -> None:
         assert code in EXPECTED_CODES
-        assert is_retry or waited_s <= LONGEST_TIMEOUT_S
+        # The loop's clock adds up its jumps, and so may be late by what adding rounds away.
+        assert is_retry or waited_s <= LONGEST_TIMEOUT_S + 1e-9
         self._tell(f"{run_id} {code}")
 
     async def _world(self) -> None:
