@@ -15,7 +15,6 @@ from traceback import extract_tb
 from types import TracebackType
 from typing import Any, Self, cast
 
-import structlog
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -24,8 +23,9 @@ from iop_edge.serve.http import address as addresses
 from iop_edge.serve.http.address import ListenError
 from iop_edge.serve.http.errors import FaultRenderer, render_fault
 from iop_edge.serve.http.protocol import AsgiApp, BoundedHttpProtocol
+from iop_shared import logs
 
-log = structlog.get_logger(__name__)
+log = logs.get("http")
 
 
 class HttpListener:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-import structlog
 from msgspec import Struct
 
 from iop_edge.serve.http.errors import JSON, FaultRenderer, render_fault, request_id_of
 from iop_edge.serve.http.listener import origin_of
 from iop_edge.serve.http.protocol import Receive, Scope, Send
+from iop_shared import logs
 from iop_shared.errors import Code, Fault
 
-log = structlog.get_logger(__name__)
+log = logs.get("http")
 
 ByteHeaders = Sequence[tuple[bytes, bytes]]
 
