@@ -1,4 +1,4 @@
-"""What a refresh says of itself: its errors, what nobody heard of, and its line in the log.
+"""What a refresh says of itself: its nodes, its errors, and its line in the log.
 
 Words only; the transaction is `reloader`. Nothing here repeats an exception's message, which may
 hold what must not be shown (SEC-1).
@@ -7,6 +7,7 @@ hold what must not be shown (SEC-1).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import PurePath
 from traceback import extract_tb
 
@@ -19,6 +20,7 @@ from iop_edge.refresh.receipt import (
     RefreshResult,
     rejection,
 )
+from iop_edge.runtime.node_hub import NodeView
 from iop_shared import logs
 from iop_shared.ids import Generation, NodeId
 
@@ -57,6 +59,38 @@ def interrupted(error: Exception) -> ErrorReport:
         message="the new generation is in effect, but a later step failed"
         f" ({type(error).__name__})",
     )
+
+
+def unchanged(views: Iterable[NodeView], *, but: AbstractSet[NodeId]) -> list[NodeReport]:
+    """Every node but these, as nothing is sent to it. One that lags behind says why."""
+    return [
+        NodeReport(
+            node_id=view.node_id,
+            outcome="unchanged",
+            generation=view.effective,
+            detail=view.last_failure if view.effective != view.desired else None,
+        )
+        for view in views
+        if view.node_id not in but
+    ]
+
+
+def foreseen(views: Iterable[NodeView], pushed: AbstractSet[NodeId]) -> list[NodeReport]:
+    """Every node, with what an apply would send to it."""
+    nodes = list(views)
+    would_send = [
+        NodeReport(
+            node_id=view.node_id,
+            outcome="would_send",
+            generation=view.effective,
+            detail=(
+                "not connected: sent when it connects" if view.state == "disconnected" else None
+            ),
+        )
+        for view in nodes
+        if view.node_id in pushed
+    ]
+    return [*unchanged(nodes, but=pushed), *would_send]
 
 
 def unheard(pushed: Iterable[NodeId], reports: Iterable[NodeReport]) -> list[NodeReport]:

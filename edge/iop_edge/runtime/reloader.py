@@ -50,11 +50,13 @@ from iop_edge.runtime.refresh_report import (
     GENERATION_MISMATCH,
     facts,
     failed,
+    foreseen,
     interrupted,
     log_receipt,
     log_warnings,
     mismatch,
     problem_report,
+    unchanged,
     unheard,
 )
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
@@ -213,11 +215,18 @@ class Reloader:
         except Exception as error:
             return self._rejected(error, request, running, digest)
         if request.mode == "dry_run":
-            return self._result(candidate, request, running, self._foreseen(candidate.plan))
+            return self._result(
+                candidate,
+                request,
+                running,
+                foreseen(self._nodes.views(), candidate.plan.nodes_to_push),
+            )
         self._last_error = None
         self._pending_restart_paths = candidate.plan.restart_paths
         if candidate.plan.needs_restart:
-            return self._result(candidate, request, running, self._unchanged(()))
+            return self._result(
+                candidate, request, running, unchanged(self._nodes.views(), but=frozenset())
+            )
         return await self._apply(candidate, request, running, on_node)
 
     async def _apply(
@@ -228,7 +237,7 @@ class Reloader:
         on_node: OnNode,
     ) -> RefreshResult:
         log_warnings(candidate.warnings)
-        reports = self._unchanged(candidate.plan.nodes_to_push)
+        reports = unchanged(self._nodes.views(), but=candidate.plan.nodes_to_push)
         errors = []
         try:
             self._put_in_effect(candidate)
@@ -298,35 +307,6 @@ class Reloader:
             )
             on_node(report)
             yield report
-
-    def _unchanged(self, changed: Iterable[NodeId]) -> list[NodeReport]:
-        """Every node but the changed ones. One that lags behind says why."""
-        return [
-            NodeReport(
-                node_id=view.node_id,
-                outcome="unchanged",
-                generation=view.effective,
-                detail=view.last_failure if view.effective != view.desired else None,
-            )
-            for view in sorted(self._nodes.views(), key=lambda view: view.node_id)
-            if view.node_id not in changed
-        ]
-
-    def _foreseen(self, candidate_plan: Plan) -> list[NodeReport]:
-        """What an apply would send."""
-        would_send = [
-            NodeReport(
-                node_id=view.node_id,
-                outcome="would_send",
-                generation=view.effective,
-                detail=(
-                    "not connected: sent when it connects" if view.state == "disconnected" else None
-                ),
-            )
-            for view in self._nodes.views()
-            if view.node_id in candidate_plan.nodes_to_push
-        ]
-        return self._unchanged(candidate_plan.nodes_to_push) + would_send
 
     def _rejected(
         self,

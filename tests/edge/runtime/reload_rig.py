@@ -68,6 +68,7 @@ class Disk:
         self.secrets = {
             "/run/secrets/a": "canary-token-of-a-0123456789abcdef0123",
             "/run/secrets/b": "canary-token-of-b-0123456789abcdef0123",
+            "/run/secrets/c": "canary-token-of-c-0123456789abcdef0123",
             "/run/secrets/upstream": "canary-upstream",
         }
         self.reads = 0

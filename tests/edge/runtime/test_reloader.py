@@ -25,7 +25,7 @@ from iop_edge.runtime.reloader import HISTORY_LENGTH, RefreshRequest
 from iop_edge.runtime.sources import read_sources
 from iop_shared.ids import ModelId, NodeId, RunId
 from iop_shared.session.flow import WindowBudget
-from tests.edge.runtime.reload_rig import Edge, lab, with_capacity
+from tests.edge.runtime.reload_rig import Edge, lab, node, with_capacity
 
 
 @pytest.fixture
@@ -35,6 +35,19 @@ async def edge() -> Edge:
 
 def with_listen(config: dict[str, Any], listen: str = "127.0.0.1:6001") -> dict[str, Any]:
     return {**config, "server": {"listen": listen}}
+
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def set_at(path: Sequence[Any], value: Any) -> Edit:
+    def edit(config: dict[str, Any]) -> None:
+        place: Any = config
+        for step in path[:-1]:
+            place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
+        place[path[-1]] = value
+
+    return edit
 
 
 def outcomes(result: RefreshResult) -> dict[str, str]:
@@ -200,6 +213,182 @@ async def test_a_failure_after_the_swap_is_told_and_not_called_a_rejection(
 def raising_at(place: str) -> Callable[[str], None]:
     reach = failpoints.reach
     return lambda reached: reach(reached, {place: "raise"})
+
+
+# --- what a change of the file means ----------------------------------------------------------
+
+
+def everything() -> dict[str, Any]:
+    """A config in which much can be changed."""
+    config = lab()
+    config["openai"] = {
+        "provider_id": "lab",
+        "model_routes": [
+            {"id": "r", "model": "old", "adapter": "main", "target": "t", "node": "gpu-a"}
+        ],
+        "principal_tokens": [
+            {"token_ref": "ci", "token_hash_sha256": "a" * 64, "principal_ref": "team"}
+        ],
+        "stream_evidence_gate": {"filters": [{"filter": "repeat_guard"}]},
+    }
+    config["protocol_profiles"] = {"mine": {"base": "vllm"}}
+    first = config["nodes"][0]
+    for key in ("spare", "other"):
+        first["adapters"].append(
+            {"key": key, "type": "openai_compat", "base_url": "http://127.0.0.1:7001"}
+        )
+    first["providers"].append(
+        {
+            "id": "direct",
+            "type": "openai_compat",
+            "category": "api",
+            "base_url": "http://127.0.0.1:7000",
+            "models": ["small"],
+            "capacity": 1,
+        }
+    )
+    first["providers"].append(
+        {
+            "id": "profiled",
+            "type": "vllm",
+            "category": "local_inference",
+            "adapter": "spare",
+            "profile": "mine",
+            "models": ["small"],
+            "capacity": 1,
+        }
+    )
+    return config
+
+
+NODE = ("nodes", 0)
+PROVIDER = (*NODE, "providers", 0)
+DIRECT = (*NODE, "providers", 1)
+ADAPTER = (*NODE, "adapters", 0)
+OPENAI = ("openai",)
+AT_P = "nodes[gpu-a].providers[p-a]"
+
+
+@pytest.mark.req("REF-3")
+@pytest.mark.parametrize(
+    ("path", "value", "live_path"),
+    [
+        (("long_context_threshold_tokens",), 5, "long_context_threshold_tokens"),
+        (("provider_pool",), {"max_queue": 3}, "provider_pool.max_queue"),
+        (("provider_pool",), {"queue_timeout_ms": 0}, "provider_pool.queue_timeout_ms"),
+        ((*PROVIDER, "capacity"), 9, f"{AT_P}.capacity"),
+        ((*PROVIDER, "long_context_capacity"), 0, f"{AT_P}.long_context_capacity"),
+        ((*PROVIDER, "total_context_tokens"), 9, f"{AT_P}.total_context_tokens"),
+        ((*PROVIDER, "priority"), 9, f"{AT_P}.priority"),
+        ((*PROVIDER, "enabled"), False, f"{AT_P}.enabled"),
+        ((*DIRECT, "enabled"), False, "nodes[gpu-a].providers[direct].enabled"),
+        ((*NODE, "runtime"), {"concurrency": 9}, "nodes[gpu-a].runtime.concurrency"),
+        (("models", 0, "display_name"), "S", "models[smart].display_name"),
+        (("models", 0, "context_window_tokens"), 9, "models[smart].context_window_tokens"),
+        (("models", 0, "default_max_tokens"), 9, "models[smart].default_max_tokens"),
+        (("models", 0, "usage_attribution"), "model_group", "models[smart].usage_attribution"),
+        (("models", 0, "providers"), {"p-b": "small"}, "models[smart].providers[p-a]"),
+        (("models", 1), {"id": "other2", "providers": {"p-b": "small"}}, "models[other2]"),
+    ],
+)
+async def test_a_live_field_of_the_file_is_applied(
+    path: Sequence[Any], value: Any, live_path: str
+) -> None:
+    config = everything()
+    edge = Edge(config)
+    set_at(path, value)(config)
+    result = await edge.refresh(config=config)
+    assert (result.status, result.errors) == ("applied", ())
+    assert live_path in result.live_paths
+    assert result.restart_required_paths == ()
+
+
+@pytest.mark.req("REF-4")
+@pytest.mark.parametrize(
+    ("path", "value", "restart_path"),
+    [
+        (("edge", "id"), "edge-2", "edge.id"),
+        (("server",), {"drain_deadline_ms": 5}, "server.drain_deadline_ms"),
+        (("bootstrap",), {"listen": "127.0.0.1:6001"}, "bootstrap.listen"),
+        (("admin",), {"listen": "127.0.0.1:6001"}, "admin.listen"),
+        (("logging",), {"level": "debug"}, "logging.level"),
+        (("metrics",), {"listen": "127.0.0.1:6001"}, "metrics.listen"),
+        (("console",), {"listen": "127.0.0.1:6001"}, "console.listen"),
+        (("control_plane",), {"url": "http://x.example"}, "control_plane.url"),
+        (("a2a",), {"listen": "127.0.0.1:6001"}, "a2a.listen"),
+        ((*OPENAI, "enabled"), True, "openai.enabled"),
+        ((*OPENAI, "provider_id"), "other", "openai.provider_id"),
+        ((*OPENAI, "model_routes", 0, "provider_id"), "x", "openai.model_routes[r].provider_id"),
+        (
+            (*OPENAI, "principal_tokens", 0, "principal_alias"),
+            "CI",
+            "openai.principal_tokens[ci].principal_alias",
+        ),
+        ((*OPENAI, "principal_tokens"), [], "openai.principal_tokens[ci]"),
+        (
+            (*OPENAI, "stream_evidence_gate", "filters", 0, "timeout_ms"),
+            9,
+            "openai.stream_evidence_gate.filters[repeat_guard].timeout_ms",
+        ),
+        (("protocol_profiles", "mine", "base_url"), "http://x", "protocol_profiles[mine].base_url"),
+        (("protocol_profiles", "new"), {"base": "vllm"}, "protocol_profiles[new]"),
+        ((*NODE, "alias"), "rack", "nodes[gpu-a].alias"),
+        ((*NODE, "agent_kind"), "gpu", "nodes[gpu-a].agent_kind"),
+        ((*NODE, "token"), {"sha256": "b" * 64}, "nodes[gpu-a].token"),
+        (("nodes",), [*everything()["nodes"], node("c")], "nodes[gpu-c]"),
+        ((*ADAPTER, "base_url"), "http://x", "nodes[gpu-a].adapters[main].base_url"),
+        ((*ADAPTER, "idle_timeout_ms"), 9, "nodes[gpu-a].adapters[main].idle_timeout_ms"),
+        ((*ADAPTER, "headers"), {}, "nodes[gpu-a].adapters[main].headers[Authorization]"),
+        ((*NODE, "providers", 2, "id"), "p-z", "nodes[gpu-a].providers[p-z]"),
+        ((*PROVIDER, "category"), "local_inference", f"{AT_P}.category"),
+        ((*PROVIDER, "adapter"), "other", f"{AT_P}.adapter"),
+        ((*PROVIDER, "models"), ["small", "more"], f"{AT_P}.models"),
+        ((*PROVIDER, "health"), "degraded", f"{AT_P}.health"),
+        ((*PROVIDER, "lifecycle_capabilities"), ["load"], f"{AT_P}.lifecycle_capabilities"),
+        (
+            (*NODE, "providers", 2, "profile"),
+            "sglang",
+            "nodes[gpu-a].providers[profiled].profile",
+        ),
+        ((*DIRECT, "base_url"), "http://x", "nodes[gpu-a].adapters[direct].base_url"),
+        (
+            (*DIRECT, "request_timeout_ms"),
+            9,
+            "nodes[gpu-a].adapters[direct].request_timeout_ms",
+        ),
+        ((*DIRECT, "headers"), {"X-A": "b"}, "nodes[gpu-a].adapters[direct].headers[X-A]"),
+        ((*DIRECT, "provider"), "label", "nodes[gpu-a].adapters[direct].provider_label"),
+    ],
+)
+async def test_a_restart_field_of_the_file_holds_the_apply_back(
+    path: Sequence[Any], value: Any, restart_path: str
+) -> None:
+    config = everything()
+    edge = Edge(config)
+    before = edge.store.current
+    set_at(path, value)(config)
+    result = await edge.refresh(config=config)
+    assert (result.status, result.errors) == ("restart_required", ())
+    assert restart_path in result.restart_required_paths
+    assert edge.store.current is before
+
+
+@pytest.mark.req("CFG-8", "REF-3")
+async def test_legacy_queue_values_are_live_through_the_promoted_policy_alone() -> None:
+    config = lab()
+    for each in config["nodes"]:
+        each["providers"][0]["max_queue"] = 5
+    edge = Edge(config)
+    for each in config["nodes"]:
+        each["providers"][0]["max_queue"] = 6
+    promoted = await edge.refresh(config=config)
+    assert promoted.live_paths == ("provider_pool.max_queue",)
+    assert edge.admission.policy.max_queue == 6
+
+    config["provider_pool"] = {"max_queue": 6}
+    assert (await edge.refresh(config=config)).changes == ()
+    config["nodes"][0]["providers"][0]["max_queue"] = 99
+    assert (await edge.refresh(config=config)).changes == ()
 
 
 # --- nodes ------------------------------------------------------------------------------------
@@ -524,19 +713,6 @@ def dispatcher_of(edge: Edge) -> Dispatcher:
 
 
 # --- properties -------------------------------------------------------------------------------
-
-Edit = Callable[[dict[str, Any]], None]
-
-
-def set_at(path: Sequence[Any], value: Any) -> Edit:
-    def edit(config: dict[str, Any]) -> None:
-        place: Any = config
-        for step in path[:-1]:
-            place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
-        place[path[-1]] = value
-
-    return edit
-
 
 LIVE_EDITS: list[Edit] = [
     set_at(["nodes", 0, "providers", 0, "capacity"], 7),
