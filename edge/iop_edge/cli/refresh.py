@@ -80,8 +80,9 @@ def exit_status(result: RefreshResult) -> int:
         return EXIT_RESTART_REQUIRED
     if result.mode == "dry_run":
         return EXIT_WOULD_APPLY if result.changes else EXIT_DONE
+    # Errors beside `applied` are of steps after the swap: the nodes may not have been told.
     failed = any(node.outcome in ("refused", "timed_out") for node in result.nodes)
-    return EXIT_NODE_FAILED if failed else EXIT_DONE
+    return EXIT_NODE_FAILED if failed or result.errors else EXIT_DONE
 
 
 def show(

@@ -75,7 +75,10 @@ _BINDINGS = (
         "The profile is resolved once, at start, into the provider's adapter instance.",
     ),
     _Binding("nodes[].providers[].models", "The served names are bound to the adapter instance."),
-    _Binding("nodes[].providers[].health", "The declared health is the base that probes lower."),
+    _Binding(
+        "nodes[].providers[].health",
+        "The declared health is taken once, at start; probes can only lower it.",
+    ),
     _Binding(
         "nodes[].providers[].lifecycle_capabilities",
         "What the provider's upstream may be told to do is fixed with its adapter instance.",

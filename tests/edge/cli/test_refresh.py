@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from iop_edge.cli.health import health
 from iop_edge.cli.refresh import refresh
@@ -146,6 +147,7 @@ REJECTED = rejection(
         (result(outcome="not_connected"), 200, (), 0),
         (result(outcome="refused"), 200, (), 8),
         (result(outcome="timed_out"), 200, (), 8),
+        (structs.replace(result(), errors=REJECTED.errors), 200, (), 8),
         (result("restart_required"), 409, (), 4),
         (REJECTED, 422, (), 1),
         (REJECTED, 412, (), 1),
@@ -183,10 +185,8 @@ def test_changes_are_shown_with_both_values_and_the_reason(edge: ScriptedEdge) -
 @pytest.mark.req("REF-9")
 def test_each_node_has_a_line_as_it_answers_and_only_one(edge: ScriptedEdge) -> None:
     whole = result(outcome="refused")
-    node = msgspec.structs.replace(
-        whole.nodes[0], generation=Generation(7), detail="no_ca: missing"
-    )
-    edge.streams({"node": node}, {"result": msgspec.structs.replace(whole, nodes=(node,))})
+    node = structs.replace(whole.nodes[0], generation=Generation(7), detail="no_ca: missing")
+    edge.streams({"node": node}, {"result": structs.replace(whole, nodes=(node,))})
     ran = run(edge)
     assert ran.exit_code == 8
     lines = ran.stdout.splitlines()
