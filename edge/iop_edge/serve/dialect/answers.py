@@ -45,7 +45,7 @@ def reader_for(
     request_id: str,
 ) -> AnswerReader:
     """The reader of an answer that began so. `model` is the name that the caller uses."""
-    if status >= 400:
+    if 400 <= status < 600:
         return ErrorAnswer(status, headers, dialect, request_id)
     if not 200 <= status < 300:
         return InvalidAnswer(f"the upstream answered with status {status}, which is no answer")

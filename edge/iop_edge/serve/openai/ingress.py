@@ -6,6 +6,7 @@ gets a slot, on which node, and what the bytes mean are others' decisions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -19,12 +20,12 @@ from iop_edge.runtime.work import HeaderPairs, Principal, RunSpec
 from iop_edge.serve.dialect.answers import status_for
 from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProtocol
 from iop_edge.serve.dialect.errors import error_event
-from iop_edge.serve.dialect.request import body_parts, has_items, is_true, model_of, parse
+from iop_edge.serve.dialect.request import has_items, is_true, model_of, parse
 from iop_edge.serve.http.errors import new_id
 from iop_edge.serve.http.routes import Request, Route
 from iop_edge.serve.openai.models import ModelList, Snapshots
 from iop_edge.serve.openai.tokens import prompt_tokens
-from iop_edge.serve.openai.work import TunnelWork
+from iop_edge.serve.openai.work import CallerWork
 from iop_edge.serve.policy import (
     Principals,
     apply_generation_policy,
@@ -111,8 +112,9 @@ class Ingress:
         needed: list[Capability] = ["streaming"] if is_stream else []
         if has_items(members, "tools") or has_items(members, "functions"):
             needed.append("tool_calling")
+        run_id = RunId(new_id("run_"))
         return RunSpec(
-            run_id=RunId(new_id("run_")),
+            run_id=run_id,
             request_id=request.request_id,
             surface=protocol.surface,
             model=model,
@@ -124,12 +126,15 @@ class Ingress:
                 input_tokens_floor=tokens.floor,
                 output_tokens=generation.asked_tokens,
             ),
-            work=TunnelWork(
+            work=CallerWork(
                 protocol,
+                members,
+                generation.changes,
                 model=model,
-                parts=body_parts(members, generation.changes),
                 headers=_upstream_headers(protocol, request, is_stream=is_stream),
+                run_id=run_id,
                 request_id=request.request_id,
+                created=int(time.time()),
                 is_stream=is_stream,
                 auth_override=credential,
             ),

@@ -87,7 +87,7 @@ def test_a_stream_is_released_as_one(headers: HeaderPairs) -> None:
     assert dict(chosen.headers)["content-type"] == "text/event-stream; charset=utf-8"
 
 
-@pytest.mark.parametrize("status", [100, 101, 301, 302, 304])
+@pytest.mark.parametrize("status", [0, 100, 101, 301, 302, 304, 600, 999])
 def test_a_status_that_answers_nothing_is_invalid(status: int) -> None:
     with pytest.raises(Fault) as caught:
         read(reader(status))

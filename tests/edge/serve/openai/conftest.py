@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from iop.runtime_pb2 import RunEvent
 from iop_edge.config.effective import (
     Adapter,
     EffectiveConfig,
@@ -56,6 +57,27 @@ class ScriptedAnswer:
             yield rest
 
 
+class ScriptedRun:
+    """The answer of a normalized run."""
+
+    status = 200
+
+    def __init__(self, spec: RunSpec, events: Sequence[RunEvent]) -> None:
+        self._reader = spec.work.run_reader()
+        self._events = events
+        self.is_stream = spec.work.is_stream
+
+    @property
+    def headers(self) -> HeaderPairs:
+        return self._reader.headers
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for event in self._events:
+            if released := self._reader.feed(event):
+                yield released
+        yield self._reader.end()
+
+
 class ScriptedRuns:
     """Answers every run by one script; remembers what was asked, and how each run was left."""
 
@@ -70,6 +92,12 @@ class ScriptedRuns:
         self, status: int, *steps: Step, headers: HeaderPairs = (), refusal: Step | None = None
     ) -> None:
         self._status, self._steps, self._headers, self._refusal = status, steps, headers, refusal
+        self._events: Sequence[RunEvent] | None = None
+
+    def answers_run(self, *events: RunEvent) -> None:
+        """The chosen provider does not speak the caller's protocol."""
+        self.answers(200)
+        self._events = events
 
     def refuses(self, refusal: Step) -> None:
         self.answers(200, refusal=refusal)
@@ -84,6 +112,10 @@ class ScriptedRuns:
                 await self._refusal.wait()
             if isinstance(self._refusal, Fault):
                 raise self._refusal
+            if self._events is not None:
+                self.run = spec.work.run_request()
+                yield ScriptedRun(spec, self._events)
+                return
             reader = spec.work.reader(self._status, self._headers, Target("served"))
             yield ScriptedAnswer(spec, self._status, reader, self._steps)
         except Fault as fault:
