@@ -15,7 +15,7 @@ from iop_edge.serve.dialect.error_body import reshaped_error
 from iop_edge.serve.dialect.errors import Dialect
 from iop_edge.serve.dialect.event_stream import EventStream
 from iop_edge.serve.dialect.json_value import find_value
-from iop_edge.serve.dialect.protocols import AnswerObserver, not_an_answer
+from iop_edge.serve.dialect.observers import AnswerObserver, not_an_answer
 from iop_shared.errors import Code, Fault
 
 MAX_BODY_BYTES = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from msgspec import Struct
 from iop_edge.runtime.work import Surface
 from iop_edge.serve.dialect import request as kind
 from iop_edge.serve.dialect.errors import Dialect
-from iop_edge.serve.dialect.protocols import (
+from iop_edge.serve.dialect.observers import (
     AnswerObserver,
     ChatObserver,
     MessagesObserver,

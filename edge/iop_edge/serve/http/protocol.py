@@ -5,14 +5,13 @@ leaves open: the size of the head (431) and of the body (413), the time in which
 arrive (408), the number of connections, callers who take no byte of their response, and callers
 who leave. It never looks into a body and knows no path but for the shape of an error.
 
-Time is bounded by one timer a connection, which is armed lazily: phases move a deadline, and the
-timer looks at it when it fires. A request that arrives in one piece costs no timer.
+Time is bounded by one lazy deadline a connection; a request that arrives in one piece costs no
+timer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol, cast
 
@@ -26,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from iop_edge.config.effective import IngressLimits
+from iop_edge.serve.http.deadline import Deadline
 from iop_edge.serve.http.errors import FaultRenderer, request_id_of
 from iop_shared.errors import Code, Fault
 
@@ -90,9 +90,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._body_bytes_at_check = 0
 
-        self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._deadline = Deadline(loop, self._on_deadline)
         self._write_timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
 
@@ -104,13 +102,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse_connection()
             return
         super().connection_made(transport)
-        self._expect_within(self._receive_timeout_s)
+        self._deadline.within(self._receive_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._write_timer = None
+        self._deadline.close()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
         super().connection_lost(exc)
         self._cancel_handler()
         self._owner.connection_ended()
@@ -134,7 +132,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _close(self) -> None:
         self.transport.close()
-        self._expect_within(self._write_timeout_s)
+        self._deadline.within(self._write_timeout_s)
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -160,8 +158,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._head_too_large())
                 return
-        if self._deadline == math.inf:
-            self._expect_within(self._receive_timeout_s)
+        if not self._deadline.is_set:
+            self._deadline.within(self._receive_timeout_s)
 
     def _read_without_upgrade(self, rest: bytes) -> None:
         """No other protocol is spoken here, but the request itself is served.
@@ -191,7 +189,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_head = False
         self._raw_head_bytes = 0
         self._body_bytes = self._body_bytes_at_check = 0
-        self._deadline = math.inf
+        self._deadline.clear()
 
     def on_headers_complete(self) -> None:
         self._has_head = True
@@ -221,10 +219,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._is_receiving = False
-        self._deadline = math.inf
+        self._deadline.clear()
         super().on_message_complete()
         if self.cycle.response_complete:
-            self._expect_within(KEEP_ALIVE_S)
+            self._deadline.within(KEEP_ALIVE_S)
 
     def _end_parse(self, fault: Fault) -> None:
         self._refusal = fault
@@ -278,14 +276,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         if self.transport.is_closing():
-            self._expect_within(self._write_timeout_s)
+            self._deadline.within(self._write_timeout_s)
             return
         self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         elif not self._is_receiving:
-            self._expect_within(KEEP_ALIVE_S)
+            self._deadline.within(KEEP_ALIVE_S)
 
     def _cancel_handler(self) -> None:
         task = self._task
@@ -313,7 +311,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._expect_within(LINGER_S)
+        self._deadline.within(LINGER_S)
 
     def _refuse_connection(self) -> None:
         self._is_refused = True
@@ -337,28 +335,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # --- time -------------------------------------------------------------------------------
 
-    def _expect_within(self, seconds: float) -> None:
-        """Something has to happen within this time; a later phase moves the deadline."""
-        self._deadline = self.loop.time() + seconds
-        if self._timer is None or self._timer_at > self._deadline:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._arm(self._deadline)
-
-    def _arm(self, at: float) -> None:
-        self._timer_at = at
-        self._timer = self.loop.call_at(at, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        if self._deadline == math.inf:
-            return
-        if self.loop.time() < self._deadline:
-            self._arm(self._deadline)
-        else:
-            self._deadline = math.inf
-            self._on_deadline()
-
     def _on_deadline(self) -> None:
         if self._is_refused or self.transport.is_closing():
             self.transport.abort()
@@ -366,7 +342,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._close()
         elif self.flow.read_paused or self._arrives_fast_enough():
             self._body_bytes_at_check = self._body_bytes
-            self._expect_within(self._receive_timeout_s)
+            self._deadline.within(self._receive_timeout_s)
         else:
             limit = self._limits.receive_timeout_ms
             self._refuse(

@@ -11,6 +11,8 @@ from iop_edge.runtime.work import AnswerReader, HeaderPairs
 from iop_edge.serve.dialect.answers import reader_for
 from iop_edge.serve.dialect.caller_protocols import CallerProtocol
 from iop_edge.serve.dialect.normalized import chat, messages, responses
+from iop_edge.serve.dialect.normalized.chat_answer import ChatStream, ChatWhole
+from iop_edge.serve.dialect.normalized.messages_answer import MessageStream, MessageWhole
 from iop_edge.serve.dialect.normalized.responses_answer import ResponseStream, ResponseWhole
 from iop_edge.serve.dialect.normalized.result import RunReader
 from iop_edge.serve.dialect.request import Members, body_parts, upstream_body
@@ -116,12 +118,12 @@ class CallerWork:
                 echoed = responses.echoed(self._members)
                 return answer(model=model, run_id=run_id, created=created, echoed=echoed)
             case "messages":
-                kind = messages.MessageStream if self.is_stream else messages.MessageWhole
+                kind = MessageStream if self.is_stream else MessageWhole
                 return kind(model=model, run_id=run_id)
             case _:
                 if not self.is_stream:
-                    return chat.ChatWhole(model=model, run_id=run_id, created=created)
-                return chat.ChatStream(
+                    return ChatWhole(model=model, run_id=run_id, created=created)
+                return ChatStream(
                     model=model,
                     run_id=run_id,
                     created=created,

@@ -7,7 +7,7 @@ from iop_edge.runtime.work import AnswerReader, HeaderPairs, ReportedUsage
 from iop_edge.serve.dialect import answers
 from iop_edge.serve.dialect.answers import reader_for, status_for
 from iop_edge.serve.dialect.errors import Dialect, dialect_of
-from iop_edge.serve.dialect.protocols import ChatObserver
+from iop_edge.serve.dialect.observers import ChatObserver
 from iop_shared.errors import Code, Fault
 
 

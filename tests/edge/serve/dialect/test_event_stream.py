@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iop_edge.serve.dialect.event_stream import MAX_EVENT_BYTES, EventStream
-from iop_edge.serve.dialect.protocols import ChatObserver
+from iop_edge.serve.dialect.observers import ChatObserver
 from iop_shared.errors import Code, Fault
 
 

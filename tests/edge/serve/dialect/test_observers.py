@@ -4,7 +4,7 @@ import pytest
 
 from iop_edge.runtime.work import ReportedUsage
 from iop_edge.serve.dialect.event_stream import EventStream
-from iop_edge.serve.dialect.protocols import (
+from iop_edge.serve.dialect.observers import (
     AnswerObserver,
     ChatObserver,
     MessagesObserver,
