@@ -896,7 +896,9 @@ class AttemptOpen(message.Message):
     """from now; 0 for none beyond the adapter's own"""
     traceparent: builtins.str
     chunked_body_bytes: builtins.int
-    """length of a body that follows in chunks; 0: it is inline"""
+    """Length of what follows in chunks: a tunnel's body, or a run's whole RunRequest in serialized
+    form (`run` then holds adapter and target alone). 0: it is inline.
+    """
     @builtins.property
     def auth_override(self) -> Header:
         """The caller's own provider token, for this request alone: stands in place of the adapter's

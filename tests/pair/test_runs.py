@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from iop.runtime_pb2 import Hello, NodeConfigPayload, ProtocolRange
+from iop.runtime_pb2 import (
+    ChatMessage,
+    ContentPart,
+    Hello,
+    NodeConfigPayload,
+    ProtocolRange,
+    RunEvent,
+    RunRequest,
+)
 from iop_edge.config.effective import (
     Adapter,
     EffectiveConfig,
@@ -28,7 +36,7 @@ from iop_edge.runtime.runs import RunService
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.usage import UsageLedger, UsageRecord
 from iop_edge.runtime.work import HeaderPairs, ReportedUsage, RunSpec
-from iop_node.adapters.base import Responder, TunnelCall
+from iop_node.adapters.base import Finish, Responder, RunCall, TextDelta, TunnelCall
 from iop_node.link.session import NodeSessionEnd
 from iop_node.runtime.router import Attempt
 from iop_shared.errors import Code, Fault
@@ -42,7 +50,7 @@ MODEL = ModelId("smart")
 Execute = Callable[[Attempt, Responder], Awaitable[None]]
 
 
-def config_of(*capacities: int, max_queue: int = 16) -> EffectiveConfig:
+def config_of(*capacities: int, max_queue: int = 16, is_ollama: bool = False) -> EffectiveConfig:
     """A model that is served by one provider on each of the nodes n0, n1, …"""
     profile = ProtocolProfile(
         id="vllm",
@@ -59,9 +67,9 @@ def config_of(*capacities: int, max_queue: int = 16) -> EffectiveConfig:
             adapters=(
                 Adapter(
                     key=AdapterKey("main"),
-                    type="openai_compat",
+                    type="ollama" if is_ollama else "openai_compat",
                     base_url="http://127.0.0.1:9",
-                    profile=profile,
+                    profile=None if is_ollama else profile,
                 ),
             ),
             providers=(
@@ -107,8 +115,28 @@ class PlainReader:
         return b""
 
 
+class EventReader:
+    """Gives the text of a run's events on, and demands that they finish."""
+
+    usage = ReportedUsage(input_tokens=5)
+    headers: HeaderPairs = (("content-type", "text/plain"),)
+
+    def __init__(self) -> None:
+        self._is_finished = False
+
+    def feed(self, event: RunEvent) -> bytes:
+        self._is_finished = self._is_finished or bool(event.finish_reason)
+        return event.text_delta.encode()
+
+    def end(self) -> bytes:
+        if not self._is_finished:
+            raise Fault(Code.UPSTREAM_CLOSED, "the run did not finish")
+        return b"!"
+
+
 class PlainWork:
     operation: Operation = "chat_completions"
+    prompt = "hi"
     is_stream = True
     auth_override: tuple[str, str] | None = None
 
@@ -120,6 +148,13 @@ class PlainWork:
 
     def reader(self, status: int, headers: HeaderPairs, target: Target) -> PlainReader:
         return PlainReader()
+
+    def run_request(self) -> RunRequest:
+        parts = [ContentPart(text=self.prompt)]
+        return RunRequest(messages=[ChatMessage(role="user", parts=parts)])
+
+    def run_reader(self) -> EventReader:
+        return EventReader()
 
 
 class World:
@@ -454,3 +489,80 @@ async def test_a_run_past_the_drain_deadline_is_cut_with_a_clear_error(
     assert caught.value.code is Code.DRAIN_DEADLINE
     assert [record.end for record in world.records] == ["error:drain_deadline"]
     assert world.in_flight == 0
+
+
+async def talking(attempt: Attempt, out: Responder) -> None:
+    assert isinstance(attempt.work, RunCall)
+    prompt = attempt.work.request.messages[0].parts[0].text
+    out.started()
+    await out.event(TextDelta(f"{attempt.work.request.target} heard {len(prompt)}"))
+    await out.event(Finish("stop"))
+
+
+@pytest.mark.req("POOL-14", "POOL-9")
+@pytest.mark.parametrize("length", [2, 16 * 1024, 700_000])
+async def test_a_provider_that_does_not_speak_the_callers_protocol_runs_it_normalized(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(PlainWork, "prompt", "x" * length)
+    world = make_world(config_of(1, is_ollama=True))
+    await world.join("n0", talking)
+    assert await world.ask() == f"served-0 heard {length}!".encode()
+    [record] = world.records
+    assert (record.end, record.input_tokens) == ("completed", 5)
+    assert world.in_flight == 0
+
+
+@pytest.mark.req("OAI-7", "POOL-14")
+async def test_a_normalized_run_that_does_not_finish_is_a_fault(make_world: Make) -> None:
+    async def stops(attempt: Attempt, out: Responder) -> None:
+        await out.event(TextDelta("half"))
+
+    world = make_world(config_of(1, is_ollama=True))
+    await world.join("n0", stops)
+    with pytest.raises(Fault, match="did not finish"):
+        await world.ask()
+    assert [record.end for record in world.records] == ["error:upstream_closed"]
+
+
+@pytest.mark.req("POOL-14", "OAI-5")
+async def test_an_upstream_that_refuses_a_normalized_run_is_heard(make_world: Make) -> None:
+    async def busy(attempt: Attempt, out: Responder) -> None:
+        out.head(429, [("content-type", "text/plain")])
+        await out.chunk(b"busy.")
+
+    world = make_world(config_of(1, is_ollama=True))
+    await world.join("n0", busy)
+    async with world.runs.open(world.spec()) as answer:
+        assert answer.status == 429
+        assert b"".join([piece async for piece in answer]) == b"busy."
+    assert [record.end for record in world.records] == ["error:upstream_429"]
+
+
+@pytest.mark.req("NODE-8", "POOL-14")
+async def test_a_run_of_many_events_waits_for_a_slow_reader_and_loses_none(
+    make_world: Make,
+) -> None:
+    world = make_world(config_of(1, is_ollama=True))
+
+    async def long_talk(attempt: Attempt, out: Responder) -> None:
+        for _ in range(300):
+            await out.event(TextDelta("y" * 1000))
+        await out.event(TextDelta("z" * 100_000))
+        await out.event(Finish("stop"))
+
+    await world.join("n0", long_talk)
+    async with asyncio.timeout(10):
+        assert len(await world.ask()) == 300 * 1000 + 100_000 + 1
+
+
+async def test_an_attempt_that_ends_without_an_answer_is_our_own_fault(make_world: Make) -> None:
+    async def mute(attempt: Attempt, out: Responder) -> None:
+        out.started()
+
+    world = make_world(config_of(1))
+    await world.join("n0", mute)
+    async with asyncio.timeout(5):
+        with pytest.raises(Fault) as caught:
+            await world.ask()
+    assert caught.value.code is Code.INTERNAL

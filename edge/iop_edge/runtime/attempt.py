@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from iop.runtime_pb2 import ResponseHead
+from iop.runtime_pb2 import ResponseHead, RunEvent
 from iop_shared.errors import Fault
 from iop_shared.session.flow import ReceiveWindow, SendWindow
 
@@ -26,13 +26,15 @@ class AttemptLink(Protocol):
 
 
 class Attempt:
-    """Read `head()` first, then `next_chunk()` until it gives None. Either raises the Fault that
-    ended the attempt. One reader only."""
+    """Read `head()` first. Where it gives a head, read `next_chunk()` until it gives None; where it
+    gives none, `next_event()` likewise. Each raises the Fault that ended the attempt. One reader
+    only."""
 
     __slots__ = (
         "_body_left",
         "_chunks",
         "_ended",
+        "_events",
         "_fault",
         "_head",
         "_link",
@@ -59,6 +61,7 @@ class Attempt:
         self._body_left = memoryview(b"")
         self._head: ResponseHead | None = None
         self._chunks: deque[bytes] = deque()
+        self._events: deque[tuple[RunEvent, int]] = deque()
         self._ended = False
         self._fault: Fault | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -69,10 +72,15 @@ class Attempt:
 
     # -- the run's side ------------------------------------------------------------------------
 
-    async def head(self) -> ResponseHead:
-        """The upstream's status and headers. Raises the Fault that came instead."""
-        while self._head is None:
-            self._raise_if_ended()
+    async def head(self) -> ResponseHead | None:
+        """The upstream's status and headers, or None where the events of a run come instead.
+
+        Raises the Fault that came instead of either.
+        """
+        while self._head is None and not self._events:
+            if self._ended:
+                self._raise_if_faulty()
+                return None
             await self._arrival()
         return self._head
 
@@ -84,16 +92,24 @@ class Attempt:
         """
         while not self._chunks:
             if self._ended:
-                self._raise_if_ended()
+                self._raise_if_faulty()
                 return None
             await self._arrival()
         content = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
-        if not self._ended:
-            credit = self._receive_window.consumed(len(content))
-            if credit:
-                self._link.send_credit(self.attempt_id, credit)
+        self._consumed(len(content))
         return content
+
+    async def next_event(self) -> RunEvent | None:
+        """The next event of a normalized run; None once it is complete. As `next_chunk`."""
+        while not self._events:
+            if self._ended:
+                self._raise_if_faulty()
+                return None
+            await self._arrival()
+        event, cost = self._events.popleft()
+        self._consumed(cost)
+        return event
 
     def cancel(self, reason: str) -> None:
         """Give the attempt up: the node is told, and closes its upstream (NODE-7). Idempotent."""
@@ -127,6 +143,13 @@ class Attempt:
             self._chunks.append(content)
             self._wake()
 
+    def on_event(self, event: RunEvent, cost: int) -> None:
+        """`cost` is in bytes of credit. Raises FlowViolation as `on_chunk`."""
+        self.has_upstream_started = True
+        self._receive_window.received(cost)
+        self._events.append((event, cost))
+        self._wake()
+
     def on_end(self, fault: Fault | None) -> None:
         """The attempt is over, by an answer that is complete (None) or by a fault. Once."""
         if self._ended:
@@ -152,7 +175,13 @@ class Attempt:
                 self._link.end_body(self.attempt_id)
         self._body_left = left
 
-    def _raise_if_ended(self) -> None:
+    def _consumed(self, size: int) -> None:
+        if not self._ended:
+            credit = self._receive_window.consumed(size)
+            if credit:
+                self._link.send_credit(self.attempt_id, credit)
+
+    def _raise_if_faulty(self) -> None:
         if self._fault is not None:
             raise self._fault
 

@@ -31,7 +31,13 @@ from iop.runtime_pb2 import (
 from iop_edge.runtime.attempt import Attempt
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId
-from iop_shared.session.flow import FlowViolation, ReceiveWindow, SendWindow, WindowBudget
+from iop_shared.session.flow import (
+    FlowViolation,
+    ReceiveWindow,
+    SendWindow,
+    WindowBudget,
+    event_cost,
+)
 from iop_shared.session.handshake import Handshake, Kind, ProtocolError
 from iop_shared.session.liveness import Liveness
 from iop_shared.session.outbox import QUANTUM_BYTES, Outbox
@@ -109,9 +115,11 @@ class NodeSession:
         self._control(EdgeFrame(config_refresh=NodeConfigRefreshRequest(payload=payload)))
 
     def open(self, opening: AttemptOpen, body: bytes) -> Attempt:
-        """Open an attempt. Its number is assigned here; the body goes inline where it fits.
+        """Open an attempt. Its number is assigned here.
 
-        Raises Fault(node_lost) when the session is over.
+        `body` is the request of a tunnel, or a whole RunRequest in its serialized form; it goes
+        into the opening frame where it is short, else in chunks behind it. Raises Fault(node_lost)
+        when the session is over.
         """
         if not self.is_open:
             raise Fault(Code.NODE_LOST, f"node {self.node_id} is not connected")
@@ -125,10 +133,12 @@ class NodeSession:
         )
         opening.attempt_id = attempt_id
         is_inline = len(body) <= QUANTUM_BYTES
-        if is_inline:
-            opening.tunnel.body = body
-        else:
+        if not is_inline:
             opening.chunked_body_bytes = len(body)
+        elif opening.HasField("run"):
+            opening.run.MergeFromString(body)
+        else:
+            opening.tunnel.body = body
         self._outbox.frame(
             attempt_id, EdgeFrame(attempt_open=opening), len(body) if is_inline else 256
         )
@@ -247,6 +257,12 @@ class NodeSession:
                 attempt = self._attempts.get(frame.response_head.attempt_id)
                 if attempt is not None:
                     attempt.on_head(frame.response_head)
+            case "run_event":
+                attempt = self._attempts.get(frame.run_event.attempt_id)
+                if attempt is not None:
+                    attempt.on_event(frame.run_event, event_cost(frame.ByteSize()))
+                else:
+                    self.dropped["late"] += 1
             case "attempt_end":
                 end = frame.attempt_end
                 attempt = self._attempts.pop(end.attempt_id, None)

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from types import TracebackType
 
-from iop.runtime_pb2 import AttemptOpen, Header, ProviderTunnelRequest, ResponseHead
-from iop_edge.pool.catalog import Attribution, DirectTarget
+from iop.runtime_pb2 import AttemptOpen, ResponseHead
+from iop_edge.pool.catalog import Attribution, DirectTarget, Path
 from iop_edge.pool.effects import Lease
 from iop_edge.pool.explain import Decision
 from iop_edge.pool.resolve import resolve
@@ -26,7 +26,7 @@ from iop_edge.runtime.dispatcher import Dispatcher, PoolFault
 from iop_edge.runtime.node_hub import NodeHub
 from iop_edge.runtime.snapshot import SnapshotStore
 from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord
-from iop_edge.runtime.work import AnswerReader, HeaderPairs, RunSpec
+from iop_edge.runtime.work import AnswerReader, HeaderPairs, RunReader, RunSpec
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey, NodeId, Target
 
@@ -114,23 +114,22 @@ class Answer:
     Fault that cut them off. Once only.
     """
 
-    __slots__ = ("_reader", "_run", "status")
+    __slots__ = ("_released", "_run", "headers", "status")
 
-    def __init__(self, run: Run, status: int, reader: AnswerReader) -> None:
+    def __init__(
+        self, run: Run, status: int, headers: HeaderPairs, released: AsyncIterator[bytes]
+    ) -> None:
         self._run = run
-        self._reader = reader
+        self._released = released
         self.status = status
-
-    @property
-    def headers(self) -> HeaderPairs:
-        return self._reader.headers
+        self.headers = headers
 
     @property
     def is_stream(self) -> bool:
         return self._run.spec.work.is_stream and self.status < 400
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._run.read(self._reader)
+        return self._released
 
 
 class Run:
@@ -149,7 +148,7 @@ class Run:
         self._decisions: list[Decision] = []
         self._waited_s = 0.0
         self._first_byte_s: float | None = None
-        self._reader: AnswerReader | None = None
+        self._reader: AnswerReader | RunReader | None = None
         self._cut: Fault | None = None
         self._end = "cancelled"
         # What the record names, of the last attempt.
@@ -165,12 +164,20 @@ class Run:
         try:
             self._service._enter(self)
             head = await self._begin()
+            assert self._attempt is not None
+            if head is None:
+                runner = self.spec.work.run_reader()
+                self._reader = runner
+                released = self._read(self._events(self._attempt, runner), runner)
+                return Answer(self, 200, runner.headers, released)
             assert self._target is not None
             headers = tuple((header.name, header.value) for header in head.headers)
-            self._reader = self.spec.work.reader(head.status, headers, self._target)
+            reader = self.spec.work.reader(head.status, headers, self._target)
+            self._reader = reader
             if head.status >= 400:
                 self._end = f"error:upstream_{head.status}"
-            return Answer(self, head.status, self._reader)
+            released = self._read(self._chunks(self._attempt, reader), reader)
+            return Answer(self, head.status, reader.headers, released)
         except BaseException as error:
             self._finish(error)
             raise
@@ -183,16 +190,15 @@ class Run:
     ) -> None:
         self._finish(exc)
 
-    async def read(self, reader: AnswerReader) -> AsyncIterator[bytes]:
+    async def _read(
+        self, pieces: AsyncIterator[bytes], reader: AnswerReader | RunReader
+    ) -> AsyncIterator[bytes]:
         """Everything that may be released to the caller, as it comes."""
-        attempt = self._attempt
-        assert attempt is not None
         try:
-            while (chunk := await attempt.next_chunk()) is not None:
-                if self._first_byte_s is None:
-                    self._first_byte_s = time.monotonic() - self._began
-                released = reader.feed(chunk)
+            async for released in pieces:
                 if released:
+                    if self._first_byte_s is None:
+                        self._first_byte_s = time.monotonic() - self._began
                     yield released
             rest = reader.end()
         except Fault as fault:
@@ -205,6 +211,16 @@ class Run:
         if rest:
             yield rest
 
+    @staticmethod
+    async def _chunks(attempt: Attempt, reader: AnswerReader) -> AsyncIterator[bytes]:
+        while (chunk := await attempt.next_chunk()) is not None:
+            yield reader.feed(chunk)
+
+    @staticmethod
+    async def _events(attempt: Attempt, reader: RunReader) -> AsyncIterator[bytes]:
+        while (event := await attempt.next_event()) is not None:
+            yield reader.feed(event)
+
     def cut(self, fault: Fault) -> None:
         """End the run from outside."""
         self._cut = fault
@@ -213,12 +229,11 @@ class Run:
 
     # -- attempts ------------------------------------------------------------------------------
 
-    async def _begin(self) -> ResponseHead:
+    async def _begin(self) -> ResponseHead | None:
         service = self._service
         found = resolve(service._snapshots.current.catalog, self.spec.model)
         if isinstance(found, DirectTarget):
-            self._attribution = found.attribution
-            return await self._attempt_on(found.node_id, found.adapter, found.target, None)
+            return await self._begin_direct(found)
         failed: Lease | None = None
         failure: Fault | None = None
         while True:
@@ -235,16 +250,12 @@ class Run:
             self._decisions.append(granted.decision)
             self._attribution = lease.attribution
             try:
-                if lease.path == "normalized":
-                    raise Fault(
-                        Code.UNSUPPORTED_BY_MODEL,
-                        f"the provider of {self.spec.model} does not speak this API",
-                    )
                 return await self._attempt_on(
                     lease.resource.node_id,
                     lease.adapter,
                     lease.target,
                     lease.resource.provider_id,
+                    lease.path,
                 )
             except Fault as fault:
                 self._release()
@@ -254,37 +265,65 @@ class Run:
                     raise
                 failed, failure = lease, fault
 
+    async def _begin_direct(self, target: DirectTarget) -> ResponseHead | None:
+        """A legacy route or the fallback: past the pool, and without a slot (CFG-28)."""
+        demand = self.spec.demand
+        path = target.abilities.path_for(demand.operation, demand.capabilities)
+        if path is None:
+            raise Fault(
+                Code.UNSUPPORTED_BY_MODEL,
+                f"what {self.spec.model!r} leads to cannot serve such a request",
+            )
+        self._attribution = target.attribution
+        return await self._attempt_on(target.node_id, target.adapter, target.target, None, path)
+
     async def _attempt_on(
-        self, node_id: NodeId, adapter: AdapterKey, target: Target, provider_id: str | None
-    ) -> ResponseHead:
-        spec = self.spec
+        self,
+        node_id: NodeId,
+        adapter: AdapterKey,
+        target: Target,
+        provider_id: str | None,
+        path: Path,
+    ) -> ResponseHead | None:
         self._attempts += 1
         self._attempt = None
         self._node_id, self._target, self._provider_id = node_id, target, provider_id
+        opening, body = self._opening(adapter, target, path)
+        opening.provider_id = provider_id or ""
+        attempt = self._attempt = self._service._hub.open_attempt(node_id, opening, body)
+        if self._cut is not None:
+            raise self._cut
+        head = await attempt.head()
+        if head is None and path == "tunnel":
+            raise Fault(Code.INTERNAL, f"node {node_id} ended the attempt without an answer")
+        return head
+
+    def _opening(
+        self, adapter: AdapterKey, target: Target, path: Path
+    ) -> tuple[AttemptOpen, bytes]:
+        """The opening frame without the request itself, and the request."""
+        spec, work = self.spec, self.spec.work
         opening = AttemptOpen(
             run_id=spec.run_id,
             attempt=self._attempts,
-            provider_id=provider_id or "",
             generation=self._service._snapshots.current.generation,
             traceparent=spec.traceparent,
-            tunnel=ProviderTunnelRequest(
-                adapter=adapter,
-                target=target,
-                operation=spec.work.operation,
-                headers=[
-                    Header(name=name, value=value) for name, value in spec.work.upstream_headers()
-                ],
-                is_stream=spec.work.is_stream,
-            ),
         )
-        override = spec.work.auth_override
-        if override is not None:
-            opening.auth_override.name, opening.auth_override.value = override
-        attempt = self._service._hub.open_attempt(node_id, opening, spec.work.upstream_body(target))
-        self._attempt = attempt
-        if self._cut is not None:
-            raise self._cut
-        return await attempt.head()
+        if work.auth_override is not None:
+            opening.auth_override.name, opening.auth_override.value = work.auth_override
+        if path == "normalized":
+            request = work.run_request()
+            opening.run.adapter = request.adapter = adapter
+            opening.run.target = request.target = target
+            return opening, request.SerializeToString()
+        tunnel = opening.tunnel
+        tunnel.adapter, tunnel.target = adapter, target
+        # The pool gives the path `tunnel` only to an operation that can be relayed.
+        tunnel.operation = work.operation or ""
+        tunnel.is_stream = work.is_stream
+        for name, value in work.upstream_headers():
+            tunnel.headers.add(name=name, value=value)
+        return opening, work.upstream_body(target)
 
     def _may_go_elsewhere(self, fault: Fault) -> bool:
         return fault.code in _NOTHING_WAS_SENT and (

@@ -26,7 +26,7 @@ class SourceMissing(ConfigInvalid):
                 Problem(
                     code="file_unreadable",
                     path="",
-                    file=str(path),
+                    file=_name(path),
                     line=0,
                     column=0,
                     message=f"the file {reason}",
@@ -64,9 +64,14 @@ def _source(path: Path) -> SourceFile:
     try:
         with path.open("rb") as file:
             # One byte past the bound is enough for the loader to refuse the file.
-            return SourceFile(str(path), file.read(MAX_BYTES + 1))
+            return SourceFile(_name(path), file.read(MAX_BYTES + 1))
     except (OSError, ValueError) as error:
         raise SourceMissing(path, _reason(error)) from None
+
+
+def _name(path: Path) -> str:
+    """The path as text that can be printed, whatever its bytes are."""
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

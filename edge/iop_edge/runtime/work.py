@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from iop.runtime_pb2 import RunEvent, RunRequest
 from iop_edge.pool.demand import Demand
 from iop_shared.ids import ModelId, RunId, Target
 from iop_shared.profiles import Operation
@@ -55,11 +56,36 @@ class AnswerReader(Protocol):
         ...
 
 
-class Work(Protocol):
-    """One caller's request, ready to be rendered for any provider that may be chosen."""
+class RunReader(Protocol):
+    """Reads the events of one normalized run, in order. No I/O, no clock."""
 
     @property
-    def operation(self) -> Operation: ...
+    def usage(self) -> ReportedUsage: ...
+
+    @property
+    def headers(self) -> HeaderPairs: ...
+
+    def feed(self, event: RunEvent) -> bytes:
+        """Take the next event and return what may be released to the caller now."""
+        ...
+
+    def end(self) -> bytes:
+        """The run is over: return what is left. Raises Fault(upstream_closed) without a finish."""
+        ...
+
+
+class Work(Protocol):
+    """One caller's request, ready to be rendered for any provider that may be chosen.
+
+    On a provider that speaks the caller's protocol the request is relayed (`upstream_body`,
+    `reader`); on any other it runs normalized (`run_request`, `run_reader`), and `reader` is then
+    for an upstream that answered with an error status (POOL-14).
+    """
+
+    @property
+    def operation(self) -> Operation | None:
+        """The caller's operation; None where there is none to relay (SubmitRun)."""
+        ...
 
     @property
     def is_stream(self) -> bool: ...
@@ -79,6 +105,18 @@ class Work(Protocol):
 
     def reader(self, status: int, headers: HeaderPairs, target: Target) -> AnswerReader:
         """A reader for an answer that began with this status and these headers."""
+        ...
+
+    def run_request(self) -> RunRequest:
+        """The request as a run, without adapter and target.
+
+        Raises Fault(unsupported_field) for what a run cannot express, naming it, and
+        Fault(unsupported_by_model) where the caller's operation has no normalized form.
+        """
+        ...
+
+    def run_reader(self) -> RunReader:
+        """A reader for the events of that run."""
         ...
 
 

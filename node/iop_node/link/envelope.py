@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import cast
 
-from iop.runtime_pb2 import AttemptOpen
+from google.protobuf.message import DecodeError
+
+from iop.runtime_pb2 import AttemptOpen, RunRequest
 from iop_node.adapters.base import Body, RunCall, TunnelCall
 from iop_node.runtime.router import Attempt
 from iop_shared.errors import Code, Fault
@@ -12,11 +15,12 @@ from iop_shared.ids import AdapterKey, ProviderId, Target
 from iop_shared.profiles import Operation
 
 
-def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
+async def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
     """The work that an opening frame asks for.
 
-    Raises Fault(internal) for a kind of work that this node does not know: an edge of a later
-    version may have more.
+    The chunks behind it are a tunnel's body, which is passed on as it comes, or a serialized
+    RunRequest, which is waited for. Raises Fault(internal) for a kind of work that this node does
+    not know: an edge of a later version may have more.
     """
     auth_override = (
         (opening.auth_override.name, opening.auth_override.value)
@@ -40,6 +44,8 @@ def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
                 deadline_s=deadline_s,
             )
         case "run":
+            if not isinstance(body, bytes):
+                opening.run.CopyFrom(await _whole(body))
             work = RunCall(
                 adapter=AdapterKey(opening.run.adapter),
                 target=Target(opening.run.target),
@@ -54,3 +60,10 @@ def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
         provider_id=ProviderId(opening.provider_id),
         generation=opening.generation,
     )
+
+
+async def _whole(pieces: AsyncIterator[bytes]) -> RunRequest:
+    try:
+        return RunRequest.FromString(b"".join([piece async for piece in pieces]))
+    except DecodeError:
+        raise Fault(Code.INTERNAL, "the request that came in chunks is no run") from None

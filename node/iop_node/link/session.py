@@ -251,7 +251,8 @@ class NodeSessionEnd:
         try:
             if self._is_leaving:
                 raise Fault(Code.DRAINING, "the node is stopping")
-            await self._ports.execute(attempt_of(opening, body), running.responder)
+            attempt = await attempt_of(opening, body)
+            await self._ports.execute(attempt, running.responder)
         except Fault as fault:
             _set_fault(end, fault, running)
         except Exception:
