@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 
-from iop_edge.config.reload_class import Reload
+from iop_edge.config.reload_class import Derived, Reload
 from iop_shared.ids import AdapterKey, ModelId, NodeId, ProviderId, RouteId, Target
 from iop_shared.profiles import Capability, Driver, Operation, ProtocolProfile
 
@@ -249,7 +249,7 @@ class Adapter(Struct, frozen=True, kw_only=True, gc=False):
     base_url: str
     headers: tuple[HeaderValue, ...] = ()
     provider_label: str | None = None
-    profile: ProtocolProfile | None = None
+    profile: Annotated[ProtocolProfile | None, Derived.DERIVED] = None
     context_size: int | None = None
     ca_file: str | None = None
     allow_link_local: bool = False

@@ -18,3 +18,13 @@ class Reload(enum.Enum):
 
     RESTART = "restart"
     """The edge must be restarted; an apply that holds such a change applies nothing (REF-4)."""
+
+
+class Derived(enum.Enum):
+    """Beside the class, where a field is worked out from other fields of the effective config.
+
+    Nobody writes such a field, and it never changes alone, so a diff leaves it out: the change is
+    reported at what it is derived from.
+    """
+
+    DERIVED = "derived"

@@ -1,7 +1,8 @@
 """What differs between two effective configs, in the order of the paths (REF-2…4, REF-12).
 
 Entries are matched by id and never by position; where order has no meaning a new order is no
-change. Both sides are effective forms, so writing a default out is none either. Whether a change
+change. Both sides are effective forms, so writing a default out is none either, and what a config
+has from elsewhere in itself is reported at its source alone (`inherited`). Whether a change
 may take effect is read off the shape; this module holds no list of its own, and it never sees the
 value of a secret, only whether two of them have the same fingerprint.
 """
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from iop_edge.config.effective import EffectiveConfig, SecretRef
 from iop_edge.config.reload_class import Reload
 from iop_edge.config.view import REDACTED
+from iop_edge.refresh.inherited import Inherited
 from iop_edge.refresh.path import ConfigPath
 from iop_edge.refresh.reasons import SECRET_CHANGED, reason_for
 from iop_edge.refresh.render import canonical, shown
@@ -42,7 +44,9 @@ def diff(
 ) -> tuple[Change, ...]:
     """All changes from `before` to `after`, ordered by path. Equal meaning gives none."""
     changes = _compare(effective_shape(), ConfigPath(), before, after, same_secret)
-    return tuple(sorted(changes, key=lambda change: str(change.path)))
+    old, new = Inherited(before), Inherited(after)
+    own = (one for one in changes if not (old.holds(one.path) and new.holds(one.path)))
+    return tuple(sorted(own, key=lambda change: str(change.path)))
 
 
 def _compare(

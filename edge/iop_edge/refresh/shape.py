@@ -2,7 +2,8 @@
 
 Read from the struct annotations and from nowhere else, so a field's refresh class stands in one
 place (REF-6): the nearest enclosing `Reload` mark counts, and a leaf that none encloses is a
-`TypeError` when the shape is read. This module never looks at a value.
+`TypeError` when the shape is read. A field marked `Derived` says nothing that others do not say,
+and is no part of the shape. This module never looks at a value.
 
 A *pattern* is a config path with empty brackets for the ids: `nodes[].providers[].capacity`.
 """
@@ -30,7 +31,7 @@ from iop_edge.config.effective import (
     Provider,
     SecretRef,
 )
-from iop_edge.config.reload_class import Reload
+from iop_edge.config.reload_class import Derived, Reload
 
 ENTRY_KEYS: Mapping[type, str] = {
     Node: "id",
@@ -154,6 +155,7 @@ def _record(struct: type[Struct], pattern: str, enclosing: Reload | None) -> Rec
     fields = tuple(
         (name, _shape(hints[name], f"{pattern}.{name}" if pattern else name, enclosing))
         for name in struct.__struct_fields__
+        if Derived.DERIVED not in get_args(hints[name])
     )
     return Record(pattern, enclosing, fields, all(inner.is_plain for _, inner in fields))
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Struct
 
 from iop_edge.config.effective import EffectiveConfig, SecretRef
-from iop_edge.config.reload_class import Reload
+from iop_edge.config.reload_class import Derived, Reload
 from iop_edge.refresh.diff import diff
 from iop_edge.refresh.reasons import reason_for
 from iop_edge.refresh.shape import ENTRY_KEYS, effective_shape, rows, shape_of
@@ -69,9 +69,6 @@ nodes[] nodes[].alias nodes[].agent_kind nodes[].token
 nodes[].adapters[] nodes[].adapters[].type nodes[].adapters[].enabled nodes[].adapters[].base_url
 nodes[].adapters[].headers[] nodes[].adapters[].headers[].value
 nodes[].adapters[].headers[].scheme nodes[].adapters[].provider_label
-nodes[].adapters[].profile.id nodes[].adapters[].profile.driver
-nodes[].adapters[].profile.operation_urls[] nodes[].adapters[].profile.capabilities
-nodes[].adapters[].profile.model_mapping[] nodes[].adapters[].profile.extensions[]
 nodes[].adapters[].context_size nodes[].adapters[].ca_file nodes[].adapters[].allow_link_local
 nodes[].adapters[].connect_timeout_ms nodes[].adapters[].first_byte_timeout_ms
 nodes[].adapters[].idle_timeout_ms nodes[].adapters[].request_timeout_ms
@@ -106,6 +103,11 @@ class Enclosed(Struct):
     inner: Annotated[Marked | None, Reload.RESTART]
 
 
+class Resolved(Struct):
+    written: Annotated[int, Reload.LIVE]
+    worked_out: Annotated[Marked | None, Derived.DERIVED]
+
+
 class Holder(Struct):
     secret: SecretRef
 
@@ -124,6 +126,11 @@ def test_a_leaf_that_no_mark_encloses_is_refused() -> None:
 def test_the_nearest_enclosing_mark_wins() -> None:
     found = {row.pattern: row.reload for row in rows(shape_of(Enclosed))}
     assert found == {"inner.near": Reload.LIVE, "inner.far": Reload.RESTART}
+
+
+@pytest.mark.req("REF-12", "CFG-23")
+def test_a_field_that_is_worked_out_from_others_is_no_path() -> None:
+    assert [row.pattern for row in rows(shape_of(Resolved))] == ["written"]
 
 
 def test_a_secret_in_a_collection_without_a_key_is_refused() -> None:
