@@ -57,7 +57,7 @@ def render(root: Any, steps: Steps) -> str:
 def _entry_name(entry: Any, parent: str | int | None, index: int) -> str:
     key = LIST_KEYS.get(parent) if isinstance(parent, str) else None
     name = entry.get(key) if key is not None and isinstance(entry, dict) else None
-    return quoted(name) if isinstance(name, str) else str(index)
+    return quoted(name) if isinstance(name, str) and name else str(index)
 
 
 def _child(node: Any, step: str | int) -> Any:

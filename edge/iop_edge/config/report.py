@@ -61,6 +61,10 @@ class Report:
         if mark is not None:
             self._closed.add(mark)
 
+    def is_closed(self, steps: Steps) -> bool:
+        """Whether everything was said about what was written exactly here."""
+        return bool(self._closed) and self.places.mark_of(self.root, steps) in self._closed
+
     def at(self, code: str, message: str, place: Place, path: str = "") -> None:
         """An error whose place is known, in a text that may have no tree."""
         self._keep(
@@ -87,7 +91,7 @@ class Report:
         is_last: bool = False,
         path: Steps | None = None,
     ) -> None:
-        if self._closed and self.places.mark_of(self.root, steps) in self._closed:
+        if self.is_closed(steps):
             return
         place = self.places.find(self.root, steps, on_key=on_key)
         problem = Problem(

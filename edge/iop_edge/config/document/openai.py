@@ -16,6 +16,7 @@ from iop_edge.config.document.types import (
     HeaderBytes,
     HeaderName,
     Id,
+    IdOrBlank,
     Recoveries,
     Runes,
     Scheme,
@@ -99,6 +100,12 @@ class ProviderAuthDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=F
 class SelectorDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Adjusts a filter for one environment, model group, served model or provider."""
 
+    REFUSED: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("caller", "agent"),
+        "a filter cannot be adjusted for a caller or an agent, only for an environment, a model "
+        "group, a served model or a provider",
+    )
+
     environment: Annotated[
         effective.GateEnvironment | None, Meta(description="Where `environment` is this one.")
     ] = None
@@ -181,7 +188,7 @@ class OpenAIDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     ] = None
     limits: Annotated[LimitsDocument | None, Meta(description="What a caller may ask.")] = None
     provider_id: Annotated[
-        Id | None,
+        IdOrBlank | None,
         Meta(description="Attribution of the single-target fallback; needed when enabled."),
     ] = None
     adapter: Annotated[Id | None, Meta(description="Single-target fallback: the adapter key.")] = (

@@ -27,6 +27,14 @@ Id = Annotated[
         },
     ),
 ]
+IdOrBlank = Annotated[
+    str,
+    Meta(
+        max_length=256,
+        pattern=rf"^{_NO_CONTROL}*{_END}",
+        extra={"wants": "an id of at most 256 characters without control characters"},
+    ),
+]
 Label = Annotated[
     str,
     Meta(

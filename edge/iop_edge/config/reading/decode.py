@@ -17,6 +17,7 @@ from msgspec import Struct, inspect
 from iop_edge.config.document import SecretDocument
 from iop_edge.config.likely import Likely
 from iop_edge.config.reading.complaints import describe, kind_of
+from iop_edge.config.reading.secret_paths import is_secret
 from iop_edge.config.reading.vocabulary import homes_of
 from iop_edge.config.report import Report
 from iop_edge.config.yaml12.places import Steps
@@ -48,8 +49,9 @@ class Decoder:
     def pieces(self, value: Any, cls: type[T], steps: Steps) -> T:
         """Like `struct`, one field after the other, so that no single step takes long."""
         if not isinstance(value, dict):
-            if cls is SecretDocument:
-                self._secret_literal(steps)
+            if is_secret(steps):
+                self._report.error("secret_literal", secret_advice(steps), steps)
+                self._report.close(steps)
             else:
                 self._report.error(
                     "not_a_mapping", f"a mapping must stand here; {kind_of(value)}", steps
@@ -63,6 +65,8 @@ class Decoder:
                 result = self._value(value[name], field.type, (*steps, name))
                 if result is not _BLANK:
                     decoded[name] = result
+                elif cls is SecretDocument:
+                    self._report.close(steps)
             elif field.required:
                 self._missing(value, name, steps)
         return _built(cls, decoded)
@@ -72,6 +76,10 @@ class Decoder:
     ) -> None:
         for key in value:
             if key in fields:
+                continue
+            refused = getattr(cls, "REFUSED", {}).get(key)
+            if refused is not None:
+                self._report.error("unknown_key", refused, (*steps, key), on_key=True)
                 continue
             hint = self._likely.hint(key, fields)
             if cls is SecretDocument:
@@ -96,12 +104,9 @@ class Decoder:
                 f"`{name}` is needed, and null counts as left out; quote it if it is meant as text",
                 (*steps, name),
             )
+            self._report.close((*steps, name))
         else:
             self._report.error("missing_key", f"`{name}` is needed here", steps)
-
-    def _secret_literal(self, steps: Steps) -> None:
-        self._report.error("secret_literal", secret_advice(steps), steps)
-        self._report.close(steps)
 
     def _value(self, value: Any, node: inspect.Type, steps: Steps) -> Any:
         """The decoded value, or `_BLANK` after a report."""
@@ -171,7 +176,9 @@ class Decoder:
 
 def secret_advice(steps: Steps) -> str:
     """What to write in the place of a literal secret at `steps`."""
-    if steps[-1] == "token":
+    if steps[-1] == "auth":
+        forms = "`value: {env: NAME}`, or `file`, `node_env` or `node_file` in place of `env`"
+    elif steps[-1] == "token":
         forms = "{env: NAME}, {file: PATH} or {sha256: HEX}"
     else:
         forms = "{env: NAME}, {file: PATH}, {node_env: NAME} or {node_file: PATH}"

@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 from iop_edge.config.report import Report
-from iop_edge.config.yaml12.places import Steps
+from iop_edge.config.yaml12.places import Steps, at_key
 
 
 def normalize_legacy(root: dict[str, Any], report: Report) -> None:
@@ -25,7 +25,7 @@ def _named(adapters: dict[str, Any], steps: Steps, report: Report) -> list[Any]:
     entries: list[Any] = []
     marks = array("q")
     for adapter_type, body in adapters.items():
-        if body is None:
+        if body is None or report.is_closed((*steps, adapter_type)):
             continue
         mark = places.mark_at(adapters, adapter_type) or 0
         entry: Any = body
@@ -40,7 +40,8 @@ def _named(adapters: dict[str, Any], steps: Steps, report: Report) -> list[Any]:
                         on_key=True,
                     )
             entry = {**body, "key": adapter_type, "type": adapter_type}
-            places.add(entry, {**places.marks_under(body), "key": mark, "type": mark})
+            name = at_key(mark)
+            places.add(entry, {**places.marks_under(body), "key": name, "type": name})
         entries.append(entry)
         marks.append(mark)
     places.add(entries, marks)

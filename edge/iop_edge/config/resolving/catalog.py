@@ -16,6 +16,7 @@ from iop_edge.config.frozen import FrozenMap, frozen
 from iop_edge.config.report import code_spans
 from iop_edge.config.resolving.addresses import Refused, check_url
 from iop_edge.config.resolving.context import Context
+from iop_edge.config.resolving.identity import check_distinct, fold
 from iop_edge.config.resolving.secrets import UPSTREAM_FORMS, secret_ref
 from iop_edge.config.yaml12.places import Steps
 from iop_shared.profiles import (
@@ -132,6 +133,10 @@ ADAPTER_OF_TYPE: Mapping[str, AdapterType] = MappingProxyType(
 """The adapter type that speaks for a provider type."""
 
 
+MAX_JSON_NUMBER = 2**53
+"""Past this, whole numbers lose digits on their way to a node."""
+
+
 class Catalog:
     """Every profile by id, with everything of its bases filled in. Made once for a candidate."""
 
@@ -140,7 +145,13 @@ class Catalog:
         self._context = context
         self._resolved: dict[str, CatalogProfile | None] = {}
         self._way: list[str] = []
+        check_distinct(
+            ((one, ("protocol_profiles", one)) for one in documents if one not in BUILT_IN),
+            "profile id",
+            context.report,
+        )
         for profile_id in documents:
+            self._check_not_built_in(profile_id)
             if profile_id in BUILT_IN:
                 context.report.error(
                     "built_in_profile",
@@ -171,6 +182,17 @@ class Catalog:
                 if (profile := self._resolved.get(one)) is not None
             }
         )
+
+    def _check_not_built_in(self, profile_id: str) -> None:
+        folded = fold(profile_id)
+        if profile_id not in BUILT_IN and folded in BUILT_IN:
+            self._context.report.error(
+                "confusable_id",
+                f"this profile id differs from the built-in `{folded}` in case or Unicode form "
+                "alone",
+                ("protocol_profiles", profile_id),
+                on_key=True,
+            )
 
     def _resolve(self, profile_id: str) -> CatalogProfile | None:
         """The profile over its base. A cycle is reported once, where it was first met."""
@@ -221,6 +243,8 @@ class Catalog:
         report = self._context.report
         driver = document.driver or (base.driver if base is not None else None)
         if driver is None:
+            if report.places.mark_of(report.root, (*steps, "driver")) is not None:
+                return None  # What stands there is no driver, which has been said.
             report.error(
                 "missing_key",
                 "a profile without a `base` needs a `driver` (one that fits its upstream)",
@@ -241,6 +265,7 @@ class Catalog:
         for operation, url in (document.operations or {}).items():
             if not url.startswith("/"):
                 self._check_operation_url(url, (*steps, "operations", operation))
+        self._check_extensions(document.extensions or {}, (*steps, "extensions"))
         mapping: dict[str, str] = dict(base.model_mapping) if base is not None else {}
         extensions: dict[str, Any] = dict(base.extensions) if base is not None else {}
         resolved = CatalogProfile(
@@ -298,6 +323,22 @@ class Catalog:
                 else (*steps, "driver"),
             )
         return fits
+
+    def _check_extensions(self, value: Any, steps: Steps) -> None:
+        """A free map may hold anything that JSON can carry to a node without loss."""
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                self._check_extensions(inner, (*steps, key))
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                self._check_extensions(inner, (*steps, index))
+        elif isinstance(value, int | float) and not abs(value) <= MAX_JSON_NUMBER:
+            self._context.report.error(
+                "out_of_range",
+                f"a number here must be from -{MAX_JSON_NUMBER} to {MAX_JSON_NUMBER}; quote it if "
+                "it is meant as text",
+                steps,
+            )
 
     def _check_url(self, url: str, steps: Steps) -> None:
         try:

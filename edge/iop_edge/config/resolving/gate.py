@@ -9,6 +9,7 @@ from iop_edge.config.document import FilterDocument, GateDocument, SelectorDocum
 from iop_edge.config.effective import (
     GateDimension,
     GateFilter,
+    GateFilterName,
     GateSelector,
     StreamEvidenceGate,
 )
@@ -67,7 +68,7 @@ def _filter(
 ) -> GateFilter:
     capability = document.capability or f"output.{document.filter}"
     if document.capability is not None and document.filter:
-        allowed = (*CAPABILITIES, f"output.{document.filter}")
+        allowed = (*CAPABILITIES, *(f"output.{one}" for one in get_args(GateFilterName)))
         if capability not in allowed:
             context.report.error(
                 "not_one_of",

@@ -17,12 +17,21 @@ def fold(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-def check_distinct(names: Iterable[tuple[str, Steps]], what: str, report: Report) -> None:
+def check_distinct(
+    names: Iterable[tuple[str, Steps]],
+    what: str,
+    report: Report,
+    *,
+    taken: Iterable[tuple[str, Steps]] = (),
+) -> None:
     """Report every name that stands a second time, with the place of the first.
 
-    `names` are pairs of a name and the steps to it; a blank name is skipped.
+    `names` are pairs of a name and the steps to it; a blank name is skipped. Those in `taken` come
+    first and are not judged themselves.
     """
     seen: dict[str, tuple[str, Steps]] = {}
+    for name, steps in taken:
+        seen.setdefault(fold(name), (name, steps))
     for name, steps in names:
         if not name:
             continue

@@ -263,7 +263,7 @@ class _NodeResolver:
 
     def _first_key(self, document: ProviderDocument, steps: Steps) -> str | None:
         if not _is_provider_first(document):
-            if document.enabled is not False:
+            if document.enabled is not False and not _is_blank(document):
                 self._report.error(
                     "missing_key",
                     "an enabled provider needs `adapter`, or provider-first fields such as "
@@ -295,6 +295,7 @@ class _NodeResolver:
             profile,
             dialect,
             allow_link_local=bool(document.allow_link_local),
+            is_blank=not document.type,
         )
         return fill(
             Adapter,
@@ -367,12 +368,14 @@ class _NodeResolver:
         dialect: Dialect,
         *,
         allow_link_local: bool = False,
+        is_blank: bool = False,
     ) -> str:
         is_own = url is not None
         if url is None and profile is not None:
             url = profile.base_url
         if url is None:
-            if dialect.profile_id is None or profile is not None:
+            is_judged = dialect.profile_id is None or profile is not None
+            if is_judged and not is_blank:
                 self._report.error(
                     "missing_key",
                     "`base_url` is needed here: neither the adapter nor its profile names one",
@@ -416,6 +419,11 @@ def _hosts_of(urls: tuple[str, ...]) -> tuple[str, ...]:
 def _operation_hosts(profile: CatalogProfile) -> tuple[str, ...]:
     """The hosts of a profile's whole operation URLs."""
     return _hosts_of(tuple(url for url in profile.operations.values() if is_absolute_url(url)))
+
+
+def _is_blank(document: ProviderDocument) -> bool:
+    """Whether it stands for an entry that could not be read at all."""
+    return document.id == "" and not document.models
 
 
 def _is_provider_first(document: ProviderDocument) -> bool:

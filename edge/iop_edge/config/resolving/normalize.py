@@ -9,7 +9,6 @@ from iop_edge.config.document import Document
 from iop_edge.config.effective import EffectiveConfig
 from iop_edge.config.resolving.catalog import Catalog
 from iop_edge.config.resolving.context import Context, fill
-from iop_edge.config.resolving.identity import check_distinct
 from iop_edge.config.resolving.listeners import check_listeners, tls_of
 from iop_edge.config.resolving.models import resolve_models, served_by_id
 from iop_edge.config.resolving.nodes import resolve_nodes
@@ -30,9 +29,6 @@ def normalize(document: Document, context: Context) -> Normalized:
     """Fill in, resolve and check everything. Reports into the context and raises nothing."""
     check_listeners(document, context)
     profiles = document.protocol_profiles or {}
-    check_distinct(
-        ((one, ("protocol_profiles", one)) for one in profiles), "profile id", context.report
-    )
     catalog = Catalog(profiles, context)
     sites = [
         SecretSite(profile.auth.value, ("protocol_profiles", profile_id, "auth", "value"))

@@ -36,17 +36,19 @@ def resolve_openai(document: Document, nodes: Sequence[Node], context: Context) 
     gate = resolve_gate(
         written.stream_evidence_gate, _known_names(document, written, nodes), context
     )
-    if written.enabled and not written.provider_id:
+    provider_id = (written.provider_id or "").strip() or None
+    if written.enabled and provider_id is None:
         context.report.error(
             "provider_id_required",
             "`provider_id` is needed here while `enabled` is true: it is what the usage of the "
             "single-target fallback is booked to",
-            ("openai",),
+            ("openai", "provider_id"),
             is_last=True,
         )
     return fill(
         OpenAI,
         written,
+        provider_id=provider_id,
         tls=tls_of(written),
         limits=fill(effective.IngressLimits, written.limits),
         adapter=fallback.adapter if fallback else None,
@@ -72,14 +74,12 @@ def _routes(
         context.report,
     )
     check_distinct(
-        [
-            *((one.id, ("models", n, "id")) for n, one in enumerate(document.models or ())),
-            *((route.model, (*steps, n, "model")) for n, route in enumerate(routes)),
-        ]
-        if routes
-        else (),
+        ((route.model, (*steps, n, "model")) for n, route in enumerate(routes)),
         "model id",
         context.report,
+        taken=((one.id, ("models", n, "id")) for n, one in enumerate(document.models or ()))
+        if routes
+        else (),
     )
     return tuple(
         _route(route, (*steps, number), nodes, context) for number, route in enumerate(routes)

@@ -36,11 +36,14 @@ def secret_ref(
         node_file=document.node_file,
     )
     present = [name for name in ref.__struct_fields__ if getattr(ref, name) is not None]
+    if not present and report.places.mark_of(report.root, steps) is None:
+        return ref  # It was left out, which has been said.
     if len(present) != 1 or present[0] not in forms:
         known = f"{', '.join(f'`{one}`' for one in forms[:-1])} and `{forms[-1]}`"
         report.error(
             "bad_secret_reference", f"exactly one of {known} must stand in this reference", steps
         )
+        report.close(steps)
     return ref
 
 
@@ -93,7 +96,7 @@ def closed_vault(sites: list[SecretSite], sources: Sources, report: Report) -> V
     first_of_ref: dict[SecretRef, Steps] = {}
     digests: dict[NodeId, bytes] = {}
     for site in sites:
-        if site.node_id is None:
+        if site.node_id is None or site.ref == SecretRef():
             continue
         first = first_of_ref.setdefault(site.ref, site.steps)
         if first is not site.steps:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite, isnan
 from typing import Any
 
 from iop_edge.config.yaml12.scalars import NumberTooLong, resolve_plain
@@ -27,6 +28,8 @@ def scalar(value: Any) -> str:
             return "null"
         case bool():
             return "true" if value else "false"
+        case float() if not isfinite(value):
+            return ".nan" if isnan(value) else ".inf" if value > 0 else "-.inf"
         case int() | float():
             return repr(value)
         case _:

@@ -34,6 +34,12 @@ def mark_of(file_number: int, key_offset: int, value_offset: int) -> int:
     return file_number << FILE_SHIFT | key_offset << OFFSET_BITS | value_offset
 
 
+def at_key(mark: int) -> int:
+    """The mark of a value that stands where the key of `mark` does."""
+    key = mark >> OFFSET_BITS & _OFFSET
+    return mark >> FILE_SHIFT << FILE_SHIFT | key << OFFSET_BITS | key
+
+
 class Places:
     """The places of all trees of one candidate."""
 

@@ -46,6 +46,17 @@ def explain(error: YAMLError, text: str) -> tuple[str, str, int]:
     problem = error.problem or ""
     if _is_tab_indented(text, offset):
         return "tab_indent", "a tab stands in the indentation here; indent with spaces", offset
+    if text[max(offset - 1, 0) : offset + 1] == "${":
+        return (
+            "unquoted_reference",
+            (
+                'between braces or brackets a reference must be quoted: `"${…}"` '
+                "(or write the mapping over several lines)"
+            ),
+            offset - 1,
+        )
+    if problem == "exceeded maximum nesting depth":
+        return "too_deep", "nesting is a thousand levels deep here", offset
     if problem == "found unexpected end of stream" and error.context_mark is not None:
         offset = min(error.context_mark.index, len(text))
     if problem == "found character that cannot start any token":

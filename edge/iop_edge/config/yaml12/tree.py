@@ -371,6 +371,8 @@ class _Builder:
             )
         if type(value) is not dict and type(value) is not list:
             return value
+        if len(steps) > MAX_DEPTH:
+            self._abandon("too_deep", f"aliases nest deeper than {MAX_DEPTH} levels here", offset)
         entries = value.items() if type(value) is dict else enumerate(value)
         copied: Any = {} if type(value) is dict else []
         for step, inner in entries:
