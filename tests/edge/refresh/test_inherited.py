@@ -173,43 +173,63 @@ def test_an_adapter_that_comes_is_shown_without_what_its_profile_makes_of_it() -
 URLS = st.sampled_from(["http://127.0.0.1:8000", OTHER_URL, f"{OTHER_URL}/v1", None])
 KEYS = st.sampled_from([{"file": "/run/secrets/one"}, {"file": "/run/secrets/two"}, None])
 
+CHOICES: dict[str, st.SearchStrategy[Any]] = {
+    "base": st.sampled_from(["vllm", "sglang"]),
+    "profile_url": URLS,
+    "auth": st.fixed_dictionaries(
+        {
+            "header": st.sampled_from(["X-Key", "x-key"]),
+            "scheme": st.sampled_from(["", "Key"]),
+            "value": KEYS,
+        }
+    ),
+    "operations": st.sampled_from([{}, {"models": "/models"}]),
+    "model_mapping": st.sampled_from([{}, {"smart": "served"}]),
+    "extensions": st.sampled_from([{}, {"flag": 1}, {"flag": 2}]),
+    "heir_url": URLS,
+    "adapter_url": URLS,
+    "headers": st.dictionaries(st.sampled_from(["X-Key", "x-key"]), KEYS, max_size=1),
+    "type": st.sampled_from(["vllm", "sglang", "seulgivibe_openai"]),
+    "profile": st.sampled_from(["lab", "heir", "vllm", "sglang", None]),
+    "label": st.sampled_from(["label", "seulgivibe_openai", None]),
+    "enabled": st.booleans(),
+    "is_provider_first": st.booleans(),
+}
+"""Everything that an adapter is resolved from, each with values that coincide with others."""
+
 
 @st.composite
-def documents(draw: st.DrawFn) -> Document:
-    """Configs that differ in everything that adapters are resolved from."""
-    document = copy.deepcopy(LAB)
-    profiles = document["protocol_profiles"]
-    lab = profiles["lab"]
-    lab["base"] = draw(st.sampled_from(["vllm", "sglang", "openai_responses"]))
-    lab["base_url"] = draw(URLS)
-    lab["auth"] = {
-        "header": draw(st.sampled_from(["X-Key", "x-key", "Authorization"])),
-        "scheme": draw(st.sampled_from(["Key", "Bearer"])),
-        "value": draw(KEYS),
-    }
-    if draw(st.booleans()):
-        lab["operations"] = {"models": draw(st.sampled_from(["/v1/models", "/models"]))}
-    if draw(st.booleans()):
-        lab["model_mapping"] = {draw(st.sampled_from(["smart", "other"])): "served"}
-    if draw(st.booleans()):
-        lab["extensions"] = {"flag": draw(st.sampled_from([1, True]))}
-    if draw(st.booleans()):
-        profiles["heir"] = {"base": "lab", "base_url": draw(URLS)}
-    node = document["nodes"][0]
-    main = node["adapters"][0]
-    main["base_url"] = draw(URLS)
-    header = draw(KEYS)
-    if header is not None:
-        main["headers"] = {draw(st.sampled_from(["X-Key", "x-key"])): header}
-    provider = node["providers"][0]
-    provider["type"] = draw(st.sampled_from(["vllm", "sglang", "openai", "seulgivibe_openai"]))
-    provider["profile"] = draw(st.sampled_from(["lab", "heir", "vllm", "sglang", None]))
-    provider["provider"] = draw(st.sampled_from(["label", "seulgivibe_openai", None]))
-    provider["enabled"] = draw(st.booleans())
-    if draw(st.booleans()):
+def pairs(draw: st.DrawFn) -> tuple[Document, Document]:
+    """Two documents that differ in a few of the choices."""
+    before = {name: draw(choice) for name, choice in CHOICES.items()}
+    moved = draw(st.sets(st.sampled_from(sorted(CHOICES)), min_size=1, max_size=3))
+    return document(before), document(before | {name: draw(CHOICES[name]) for name in moved})
+
+
+def document(choices: dict[str, Any]) -> Document:
+    made = edited(
+        profile={
+            "base": choices["base"],
+            "base_url": choices["profile_url"],
+            "auth": choices["auth"],
+            "operations": choices["operations"],
+            "model_mapping": choices["model_mapping"],
+            "extensions": choices["extensions"],
+        },
+        adapter={"base_url": choices["adapter_url"], "headers": choices["headers"]},
+        provider={
+            "type": choices["type"],
+            "profile": choices["profile"],
+            "provider": choices["label"],
+            "enabled": choices["enabled"],
+        },
+    )
+    made["protocol_profiles"]["heir"] = {"base": "lab", "base_url": choices["heir_url"]}
+    if choices["is_provider_first"]:
+        provider = made["nodes"][0]["providers"][0]
         del provider["adapter"]
-        provider["base_url"] = main["base_url"]
-    return document
+        provider |= {"base_url": choices["adapter_url"], "headers": choices["headers"]}
+    return made
 
 
 def loaded(document: Document) -> EffectiveConfig | None:
@@ -219,12 +239,12 @@ def loaded(document: Document) -> EffectiveConfig | None:
         return None
 
 
-@given(before=documents(), after=documents(), is_secret_changed=st.booleans())
+@given(pair=pairs(), is_secret_changed=st.booleans())
 @pytest.mark.req("REF-4", "REF-12", "CFG-23")
 def test_whatever_changes_the_effective_config_shows_in_the_class_it_has(
-    before: Document, after: Document, is_secret_changed: bool
+    pair: tuple[Document, Document], is_secret_changed: bool
 ) -> None:
-    old, new = loaded(before), loaded(after)
+    old, new = map(loaded, pair)
     if old is None or new is None:
         return
     secret = SecretRef(file="/run/secrets/two")
