@@ -65,6 +65,7 @@ class Edge:
             vault=loaded.vault,
             catalog=Catalog.from_config(config),
             applied_at=self._started_at,
+            queue_source=loaded.queue_source,
         )
         payloads = stamped({}, build_payloads(config, loaded.vault), FIRST_GENERATION)
         self.snapshots = SnapshotStore(first)

@@ -277,6 +277,7 @@ class Reloader:
                 vault=loaded.vault,
                 catalog=self._build_catalog(loaded.config),
                 applied_at=datetime.now(UTC),
+                queue_source=loaded.queue_source,
             ),
             payloads=stamped(self._payloads, payloads, generation),
             warnings=loaded.warnings,

@@ -12,6 +12,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from iop_edge.config.effective import EffectiveConfig
+from iop_edge.config.resolving.queue import QueueSource
 from iop_edge.config.vault import Vault
 from iop_edge.pool.catalog import Catalog
 from iop_shared.ids import Generation
@@ -27,6 +28,8 @@ class RuntimeSnapshot(Struct, frozen=True, kw_only=True):
     vault: Vault
     catalog: Catalog
     applied_at: datetime
+    queue_source: QueueSource = "default"
+    """Where the queue policy comes from (CFG-8); it is never written back into a file."""
 
 
 class SnapshotStore:

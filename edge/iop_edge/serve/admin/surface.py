@@ -17,12 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from iop_edge.config.effective import IngressLimits
-from iop_edge.config.view import view
+from iop_edge.config.view import resolved, view
 from iop_edge.refresh.receipt import ErrorReport, Mode, NodeReport, RefreshResult, rejection
 from iop_edge.runtime.node_hub import NodeView
 from iop_edge.runtime.refresh_report import CANDIDATE_MISMATCH, GENERATION_MISMATCH
 from iop_edge.runtime.reloader import RefreshRequest, Reloader
-from iop_edge.runtime.snapshot import SnapshotStore
+from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.usage import RING_LENGTH, RunReport
 from iop_edge.serve.admin.guard import refusal
 from iop_edge.serve.admin.shapes import EdgeStatus, NodeLine, Readiness, ResultLine
@@ -175,7 +175,8 @@ class AdminSurface:
         await request.respond(200, _encode(self.status()))
 
     async def _config(self, request: Request) -> None:
-        await request.respond(200, _encode(view(self._snapshots.current.config)))
+        # In a thread: a large config takes longer to show than runs can wait.
+        await request.respond(200, await asyncio.to_thread(_config, self._snapshots.current))
 
     async def _latest_runs(self, request: Request) -> None:
         await request.respond(200, _encode({"runs": self._runs.latest(_limit(request))}))
@@ -215,6 +216,14 @@ def http_status(result: RefreshResult) -> int:
         codes = {error.code for error in result.errors}
         return 412 if codes & {GENERATION_MISMATCH, CANDIDATE_MISMATCH} else 422
     return 409 if result.status == "restart_required" and result.mode == "apply" else 200
+
+
+def _config(snapshot: RuntimeSnapshot) -> bytes:
+    """As `iop-edge config show --json` has it, for what runs (CFG-23)."""
+    is_promoted = snapshot.queue_source == "providers"
+    shown = view(snapshot.config, is_queue_promoted=is_promoted)
+    shown["resolved"] = resolved(snapshot.config, queue_source=snapshot.queue_source)
+    return _encode(shown)
 
 
 def _limit(request: Request) -> int:

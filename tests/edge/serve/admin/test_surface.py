@@ -364,6 +364,32 @@ async def test_the_config_is_effective_and_holds_no_secret(admin: Admin) -> None
     assert b"canary" not in answer.body
 
 
+@pytest.mark.req("CFG-8", "CFG-23")
+async def test_what_only_a_running_edge_has_stands_apart_in_the_config(admin: Admin) -> None:
+    promoted = lab()
+    for node in promoted["nodes"]:
+        node["providers"][0] |= {"max_queue": 7, "queue_timeout_ms": 1000}
+    assert (await admin.edge.refresh(config=promoted)).status == "applied"
+    config = json.loads((await admin.ask("GET", "/config")).body)
+    resolved = config.pop("resolved")
+    assert resolved["provider_pool"] == {
+        "max_queue": 7,
+        "queue_timeout_ms": 1000,
+        "source": "providers",
+    }
+    assert [(one["node"], one["key"]) for one in resolved["adapters"]] == [
+        ("gpu-a", "main"),
+        ("gpu-b", "main"),
+    ]
+    url = resolved["adapters"][0]["profile"]["operation_urls"]["chat_completions"]
+    assert url == "http://127.0.0.1:8000/v1/chat/completions"
+    # What is left is a config again. It leaves the promoted policy out, and so has the default.
+    assert (await admin.edge.refresh(config=config)).live_paths == (
+        "provider_pool.max_queue",
+        "provider_pool.queue_timeout_ms",
+    )
+
+
 @pytest.mark.req("REF-1")
 async def test_the_latest_receipts_are_kept_newest_first(admin: Admin) -> None:
     await admin.refresh({"mode": "dry_run"})
