@@ -7,26 +7,28 @@ the first byte, and the only one at which "nothing was sent" is still known for 
 from __future__ import annotations
 
 import asyncio
-import select
 from collections.abc import AsyncIterator, Callable
 
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import StreamWriter
 from aiohttp.payload import Payload
 
 from iop_node.adapters.base import Body
 from iop_node.adapters.clocks import CallClocks
 
 
-class StaleConnection(ConnectionResetError):
-    """A pooled connection had ended before anything was written to it."""
+class UnfitConnection(ConnectionResetError):
+    """Nothing was written to the connection, because it has ended or may be about to."""
 
 
 class Upload(Payload):
     """One body for one upstream request.
 
-    Calls `started` once, on a live connection, right before the first byte. A body in pieces is
-    written as the pieces come; while one is waited for, the upstream's clock stands still.
-    `failure` is what the source of the pieces raised, which is no fault of the upstream.
+    Calls `started` once, on a connection that `is_fit`, right before the first byte; on any other
+    it writes nothing and may be sent again. A body in pieces is written as the pieces come; while
+    one is waited for, the upstream's clock stands still. `failure` is what the source of the
+    pieces raised, which is no fault of the upstream.
     """
 
     def __init__(
@@ -39,14 +41,15 @@ class Upload(Payload):
         super().__init__(None)
         self._body = body
         self._size = len(body) if isinstance(body, bytes) else content_length
-        self._clocks = clocks
+        self.clocks = clocks
         self._started = started
         self._head: bytes | None = None
-        self.is_probing_connection = True
+        self.is_fit: Callable[[StreamWriter], bool] = lambda writer: True
         self.is_started = False
         self.is_sent = False
         self.failure: BaseException | None = None
         self.transport: asyncio.WriteTransport | None = None
+        self.protocol: BaseProtocol | None = None
 
     @property
     def consumed(self) -> bool:
@@ -66,12 +69,13 @@ class Upload(Payload):
         if self._head is None:
             self._head = body if isinstance(body, bytes) else await self._next(body)
         head = self._head
-        self.transport = writer.transport
-        if not _is_live(self.transport, probe=self.is_probing_connection):
-            raise StaleConnection
+        assert isinstance(writer, StreamWriter)
+        self.transport, self.protocol = writer.transport, writer.protocol
+        if not self.is_fit(writer):
+            raise UnfitConnection
         self.is_started = True
         self._started()
-        self._clocks.awaiting_first_byte()
+        self.clocks.awaiting_first_byte()
         await writer.write(head)
         if not isinstance(body, bytes):
             left = None if self._size is None else self._size - len(head)
@@ -80,17 +84,17 @@ class Upload(Payload):
                     left -= len(piece)
                     if left < 0:
                         break
-                self._clocks.awaiting_first_byte()
+                self.clocks.awaiting_first_byte()
                 await writer.write(piece)
             if left:
                 self.failure = ValueError("the body does not have the length that was declared")
                 raise self.failure
-        self._clocks.awaiting_first_byte()
+        self.clocks.awaiting_first_byte()
         self.is_sent = True
 
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes:
         """The next piece that is not empty; empty at the end."""
-        self._clocks.pause()
+        self.clocks.pause()
         try:
             while True:
                 piece = await anext(pieces, None)
@@ -101,21 +105,3 @@ class Upload(Payload):
         except BaseException as error:
             self.failure = error
             raise
-
-
-def _is_live(transport: asyncio.WriteTransport | None, *, probe: bool) -> bool:
-    """Whether a request may be written to this connection.
-
-    An idle HTTP/1.1 connection on which something can be read has ended, or is about to: the
-    loop has only not come round to it yet. With TLS that proves nothing (session tickets).
-    """
-    if transport is None or transport.is_closing():
-        return False
-    if not probe or transport.get_extra_info("sslcontext") is not None:
-        return True
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.fileno() < 0:
-        return False
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return not poll.poll(0)

@@ -1,42 +1,29 @@
-"""One upstream over HTTP: a pooled client with our own clocks, and one table of what can go wrong.
+"""One upstream over HTTP: requests under our own clocks, and one table of what can go wrong.
 
-It decides when a request counts as sent, how long each phase may take, and which fault each way
-of failing is. It never knows a protocol: bodies are bytes.
-
-What aiohttp is told, and why: no limit on connections (the pool's slots are the limit), no
-decompression (bytes are relayed), no timeouts of its own (it cannot tell whom it waits for), no
-redirects and no environment (a request goes where the config says, or nowhere), a small read
-buffer (a caller who does not read stops the upstream), and connections kept for less time than
-common servers keep theirs.
+It decides how long each phase of a call may take, when an answer is complete, and which fault each
+way of failing is. It never knows a protocol: bodies are bytes. Which connection a request is
+written to is `connections`, and when it counts as sent is `upload`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
-from aiohttp.connector import AddrInfoType
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
 from iop_node.adapters.base import Body, HeaderPairs, Probe
 from iop_node.adapters.clocks import CallClocks
+from iop_node.adapters.connections import Connections
 from iop_node.adapters.http_headers import OutgoingHeaders, caller_headers
 from iop_node.adapters.upload import Upload
 from iop_node.adapters.upstream_spec import UpstreamSpec
-from iop_node.adapters.upstream_url import is_link_local
 from iop_shared.errors import Code, Fault
 from iop_shared.profiles import join_url
-
-READ_BUFFER_BYTES = 16_384
-KEEPALIVE_S = 4.0
-STALE_CONNECTIONS = 4
-"""How many ended connections of the pool one request may meet before it gives up."""
 
 
 class UpstreamAnswer:
@@ -56,10 +43,6 @@ class UpstreamAnswer:
     @property
     def status(self) -> int:
         return self._response.status
-
-    @property
-    def content_type(self) -> str:
-        return self._response.content_type
 
     def headers(self) -> list[tuple[str, str]]:
         """Those that a caller may see."""
@@ -86,8 +69,7 @@ class UpstreamAnswer:
             lost = None if self._protocol is None else self._protocol.exception()
             if isinstance(lost, aiohttp.ClientOSError):
                 raise _closed()
-            self.is_complete = True
-            self._forget_connection()
+            self._complete()
         return content
 
     async def linger(self, limit_s: float) -> None:
@@ -98,8 +80,7 @@ class UpstreamAnswer:
             async with asyncio.timeout(limit_s):
                 while await self._response.content.readany():
                     pass
-                self.is_complete = True
-                self._forget_connection()
+                self._complete()
 
     def close(self) -> None:
         """Close the connection, whatever is still under way on it."""
@@ -119,6 +100,10 @@ class UpstreamAnswer:
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError())
 
+    def _complete(self) -> None:
+        self.is_complete = True
+        self._forget_connection()
+
     def _forget_connection(self) -> None:
         # The connection goes back to the pool and outlives this answer.
         if self._closed is not None:
@@ -131,32 +116,15 @@ class UpstreamClient:
     def __init__(self, spec: UpstreamSpec) -> None:
         self.spec = spec
         self._headers = OutgoingHeaders(spec.headers)
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = Connections(spec)
 
     async def start(self) -> None:
         """Open the pool. Dials nothing."""
-        connector = aiohttp.TCPConnector(
-            limit=0,
-            ssl=self.spec.tls or True,
-            keepalive_timeout=KEEPALIVE_S,
-            socket_factory=self._socket,
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(
-                total=None, connect=None, sock_connect=None, sock_read=None
-            ),
-            auto_decompress=False,
-            trust_env=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=READ_BUFFER_BYTES,
-            skip_auto_headers=("User-Agent", "Content-Type"),
-        )
+        await self._connections.start()
 
     async def stop(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.stop()
 
     @asynccontextmanager
     async def exchange(
@@ -179,18 +147,16 @@ class UpstreamClient:
         request_headers = self._headers.of(headers, auth_override)
         if body and "Content-Type" not in request_headers:
             request_headers["Content-Type"] = "application/json"
-        clocks = CallClocks(self.spec, deadline_s)
-        clocks.connecting()
-        async with clocks:
+        async with CallClocks(self.spec, deadline_s) as clocks:
             upload = Upload(body, content_length, clocks, started)
             answer: UpstreamAnswer | None = None
             try:
-                response = await self._send(method, url, request_headers, upload, clocks)
+                response = await self._send(method, url, request_headers, upload)
                 answer = UpstreamAnswer(response, clocks)
                 _check_head(response)
                 yield answer
             finally:
-                _release(answer, upload)
+                self._release(answer, upload)
 
     async def probe(self) -> Probe:
         """One GET of the probe's path. A probe can only lower a health (NODE-10)."""
@@ -214,37 +180,25 @@ class UpstreamClient:
         return Probe(health="healthy")
 
     async def _send(
-        self,
-        method: str,
-        url: URL,
-        headers: CIMultiDict[str],
-        upload: Upload,
-        clocks: CallClocks,
+        self, method: str, url: URL, headers: CIMultiDict[str], upload: Upload
     ) -> aiohttp.ClientResponse:
-        """Send on a live connection. Tries again only where nothing was written (POOL-13)."""
-        assert self._session is not None, "the adapter was not started"
-        for attempt in range(1, STALE_CONNECTIONS + 1):
-            clocks.connecting()
-            # The last try takes any connection: an upstream that speaks first would otherwise
-            # never be told what is wrong with it.
-            upload.is_probing_connection = attempt < STALE_CONNECTIONS
-            try:
-                return await self._session.request(
-                    method, url, headers=headers, data=upload, allow_redirects=False
-                )
-            except aiohttp.ClientError as error:
-                if upload.failure is not None:
-                    raise upload.failure from None
-                if upload.is_started or not _is_stale(error):
-                    raise _fault(error) from None
-        raise _closed()
+        try:
+            return await self._connections.send(method, url, headers, upload)
+        except aiohttp.ClientError as error:
+            if upload.failure is not None:
+                raise upload.failure from None
+            raise _fault(error) from None
 
-    def _socket(self, address: AddrInfoType) -> socket.socket:
-        """Names are judged where they are dialled: one may come to mean another address."""
-        family, kind, protocol, _, peer = address
-        if not self.spec.allow_link_local and is_link_local(str(peer[0])):
-            raise OSError(errno.EACCES, "link-local and metadata addresses are not dialled")
-        return socket.socket(family, kind, protocol)
+    def _release(self, answer: UpstreamAnswer | None, upload: Upload) -> None:
+        """Give a connection back that has nothing left to say, and abort any other."""
+        if answer is not None and answer.is_complete and upload.is_sent:
+            self._connections.has_ended(upload)
+            return
+        # Aborted and not closed: closing waits until an upstream that reads nothing has read all.
+        if upload.transport is not None:
+            upload.transport.abort()
+        if answer is not None:
+            answer.close()
 
 
 def _check_head(response: aiohttp.ClientResponse) -> None:
@@ -259,23 +213,6 @@ def _check_head(response: aiohttp.ClientResponse) -> None:
             Code.UPSTREAM_INVALID,
             "the upstream sent an encoded body although it was asked for none",
         )
-
-
-def _release(answer: UpstreamAnswer | None, upload: Upload) -> None:
-    """Give a connection back that has nothing left to say, and abort any other."""
-    if answer is not None and answer.is_complete and upload.is_sent:
-        return
-    # Aborted and not closed: closing waits until an upstream that reads nothing has read it all.
-    if upload.transport is not None:
-        upload.transport.abort()
-    if answer is not None:
-        answer.close()
-
-
-def _is_stale(error: aiohttp.ClientError) -> bool:
-    return not isinstance(error, aiohttp.ClientConnectorError) and isinstance(
-        error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError
-    )
 
 
 def _closed() -> Fault:

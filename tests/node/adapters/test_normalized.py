@@ -358,7 +358,11 @@ class TestAStream:
             await gone.wait()
         assert sink.events[-1] == Finish("tool_calls")
 
-    async def test_leaves_its_connection_for_the_next_run(self, upstream, adapter_on, make_sink):
+    async def test_leaves_its_connection_for_a_run_that_comes_a_little_later(
+        self, upstream, adapter_on, make_sink, monkeypatch
+    ):
+        monkeypatch.setattr("iop_node.adapters.connections.SETTLE_S", 0.0)
+
         async def script(conn):
             while True:
                 await conn.request()

@@ -617,6 +617,35 @@ class TestAPooledConnectionThatEnded:
         assert second.starts == 1
 
     @pytest.mark.req("POOL-13")
+    async def test_a_moment_after_a_stream_although_it_promised_not_to_is_not_written_to(
+        self, upstream, adapter_on, call, make_sink
+    ):
+        """As some model servers do: the end comes when the next request may be on its way."""
+        next_is_there = asyncio.Event()
+
+        async def closing(conn):
+            await conn.request()
+            await conn.send(
+                b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+            await conn.chunk(b"stream")
+            await conn.send(b"0\r\n\r\n")
+            await next_is_there.wait()
+
+        async def plain(conn):
+            await conn.request()
+            next_is_there.set()
+            await conn.answer(b"next")
+
+        async with upstream(closing, plain).running() as server:
+            adapter = await adapter_on(server.url)
+            first, second = make_sink(), make_sink()
+            await adapter.tunnel(call(), first)
+            await adapter.tunnel(call(), second)
+            assert server.connections == 2
+        assert (first.body, second.body, second.starts) == (b"stream", b"next", 1)
+
+    @pytest.mark.req("POOL-13")
     async def test_after_the_request_was_written_is_closed_and_may_have_started(
         self, upstream, adapter_on, call, make_sink
     ):
