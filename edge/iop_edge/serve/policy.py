@@ -117,33 +117,29 @@ def traceparent_of(headers: Headers) -> str:
     return given.decode("ascii")
 
 
-class Generation(Struct, frozen=True):
-    """What a policy makes of one request."""
-
-    asked_tokens: int | None
+def asked_tokens(protocol: CallerProtocol, members: Members) -> int | None:
     """The output that the caller asked for; a policy's own default is not counted (POOL-4)."""
-    changes: dict[str, bytes]
-    """Literals that replace fields of the request, or are added."""
+    limits = (whole_number(members, name) for name in protocol.limit_fields)
+    return next((limit for limit in limits if limit is not None), None)
 
 
 def apply_generation_policy(
     protocol: CallerProtocol, members: Members, group: ModelGroup | None, input_tokens: int
-) -> Generation:
-    """The output limit and the thinking budget of a request (OAI-2).
+) -> dict[str, bytes]:
+    """Literals that replace fields of the request, or are added to it (OAI-2).
 
     A limit that the caller gave is raised to the floor; where it gave none the default is put in,
     lowered to what the context window leaves beside `input_tokens`, but not below the floor. A
     model without a group (a route, the fallback) has no policy. Raises Fault(invalid_value).
     """
-    given = [(name, whole_number(members, name)) for name in protocol.limit_fields]
-    limits = {name: limit for name, limit in given if limit is not None}
-    asked = next(iter(limits.values()), None)
+    asked = asked_tokens(protocol, members)
     changes: dict[str, bytes] = {}
     effective = asked
     if group is not None and protocol.limit_fields:
         floor = group.min_max_tokens or 0
-        for name, limit in limits.items():
-            if limit < floor:
+        for name in protocol.limit_fields:
+            limit = whole_number(members, name)
+            if limit is not None and limit < floor:
                 changes[name] = b"%d" % floor
         if asked is not None:
             effective = max(asked, floor)
@@ -158,7 +154,7 @@ def apply_generation_policy(
         )
     if protocol.has_thinking_budget and group is not None:
         changes |= _thinking(members, group.default_thinking_token_budget, effective)
-    return Generation(asked, changes)
+    return changes
 
 
 def _fitted(default: int, group: ModelGroup, input_tokens: int) -> int:

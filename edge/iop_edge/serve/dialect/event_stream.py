@@ -18,6 +18,9 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 _END_OF_EVENT = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LINE = re.compile(rb"[^\r\n]+")
+_DATA = b"data: "
+_LF = 0x0A
+_NEVER = b"\0"
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_END = 4
 
@@ -50,13 +53,18 @@ class EventStream:
         self._observer = observer
         self._name = name
         self._pending = bytearray()
-        self._prefix = b"\0"
+        # How the last event that was renamed began, up to and including the name.
+        self._prefix = self._line = _NEVER
         self._prefix_span: Span = (0, 0)
+        self._renamed_line = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """The events that are complete now. Raises Fault(upstream_invalid)."""
         data = chunk
-        if self._pending:
+        if not self._pending:
+            if chunk.startswith(self._line) and chunk.find(b"\n") == len(chunk) - 2:
+                return self._release_one(chunk)
+        else:
             searched = max(0, len(self._pending) - _LONGEST_END)
             self._pending += chunk
             if _END_OF_EVENT.search(self._pending, searched) is None:
@@ -65,6 +73,14 @@ class EventStream:
             data = bytes(self._pending)
             self._pending.clear()
         return self._release(data)
+
+    def _release_one(self, chunk: bytes) -> bytes:
+        """The usual case: one event on one line, which begins as the last one did."""
+        if chunk[-1] != _LF or b"\r" in chunk:
+            return self._release(chunk)
+        self._require_bounded(len(chunk))
+        self._observer.event(chunk[len(_DATA) : -2])
+        return self._renamed_line + chunk[len(self._line) :]
 
     def end(self) -> bytes:
         """The stream is over. Raises Fault(upstream_closed) where its end is no real one.
@@ -146,6 +162,8 @@ class EventStream:
         if span is None:
             raise Fault(Code.UPSTREAM_INVALID, "the upstream sent an event that names a key twice")
         self._prefix, self._prefix_span = payload[: span[1]], span
+        self._line = _DATA + self._prefix
+        self._renamed_line = _DATA + self._prefix[: span[0]] + self._name
         return span
 
     def _look_at_lines(self, data: bytes, at: int, end: int) -> Span | None:

@@ -87,13 +87,13 @@ class Request:
             }
         )
 
-    async def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes) -> Awaitable[None]:
         """Send a part of the body; waits while the caller does not read."""
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        return self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    async def finish(self, chunk: bytes = b"") -> None:
+    def finish(self, chunk: bytes = b"") -> Awaitable[None]:
         """Send the last part of the body."""
-        await self._send({"type": "http.response.body", "body": chunk})
+        return self._send({"type": "http.response.body", "body": chunk})
 
 
 Handler = Callable[[Request], Awaitable[None]]

@@ -29,6 +29,7 @@ from iop_edge.serve.openai.work import CallerWork
 from iop_edge.serve.policy import (
     Principals,
     apply_generation_policy,
+    asked_tokens,
     provider_credential,
     traceparent_of,
 )
@@ -106,8 +107,13 @@ class Ingress:
         catalog = self._snapshots.current.catalog
         found = resolve(catalog, model)
         group = self._group(catalog, model) if isinstance(found, ModelSpec) else None
-        tokens = prompt_tokens(members, group.chars_per_token if group else None)
-        generation = apply_generation_policy(protocol, members, group, tokens.estimate)
+        asked = asked_tokens(protocol, members)
+        tokens = prompt_tokens(
+            members,
+            group.chars_per_token if group else None,
+            nearest_bound=_nearest_bound(catalog, group, asked),
+        )
+        changes = apply_generation_policy(protocol, members, group, tokens.estimate)
         is_stream = protocol.can_stream and is_true(members, "stream")
         needed: list[Capability] = ["streaming"] if is_stream else []
         if has_items(members, "tools") or has_items(members, "functions"):
@@ -124,12 +130,12 @@ class Ingress:
                 capabilities=frozenset(needed),
                 input_tokens=tokens.estimate,
                 input_tokens_floor=tokens.floor,
-                output_tokens=generation.asked_tokens,
+                output_tokens=asked,
             ),
             work=CallerWork(
                 protocol,
                 members,
-                generation.changes,
+                changes,
                 model=model,
                 headers=_upstream_headers(protocol, request, is_stream=is_stream),
                 run_id=run_id,
@@ -176,6 +182,14 @@ class Ingress:
             await request.finish()
         else:
             await request.respond(status, b"".join(whole), headers)
+
+
+def _nearest_bound(catalog: Catalog, group: ModelGroup | None, asked_tokens: int | None) -> int:
+    """The least number of input tokens that any decision about this request depends on."""
+    threshold = catalog.long_context_threshold_tokens
+    if group is None or group.context_window_tokens is None:
+        return threshold
+    return min(threshold, group.context_window_tokens - (asked_tokens or 0))
 
 
 def _upstream_headers(

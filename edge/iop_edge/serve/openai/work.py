@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from iop.runtime_pb2 import RunRequest
-from iop_edge.runtime.work import AnswerReader, HeaderPairs
+from iop_edge.runtime.work import AnswerReader, HeaderPairs, RunReader
 from iop_edge.serve.dialect.answers import reader_for
 from iop_edge.serve.dialect.caller_protocols import CallerProtocol
 from iop_edge.serve.dialect.normalized import chat, messages, responses
 from iop_edge.serve.dialect.normalized.chat_answer import ChatStream, ChatWhole
 from iop_edge.serve.dialect.normalized.messages_answer import MessageStream, MessageWhole
 from iop_edge.serve.dialect.normalized.responses_answer import ResponseStream, ResponseWhole
-from iop_edge.serve.dialect.normalized.result import RunReader
 from iop_edge.serve.dialect.request import Members, body_parts, upstream_body
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import ModelId, RunId, Target

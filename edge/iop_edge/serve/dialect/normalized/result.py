@@ -1,30 +1,10 @@
-"""What has come of a run so far, and the seam between a run's events and a caller's dialect."""
+"""What has come of a run so far, whichever dialect it is told in."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from iop.runtime_pb2 import RunEvent, TokenUsage
-from iop_edge.runtime.work import HeaderPairs, ReportedUsage
+from iop_edge.runtime.work import ReportedUsage
 from iop_shared.errors import Code, Fault
-
-
-class RunReader(Protocol):
-    """Reads the events of one run, in order. No I/O, no clock."""
-
-    @property
-    def usage(self) -> ReportedUsage: ...
-
-    @property
-    def headers(self) -> HeaderPairs: ...
-
-    def feed(self, event: RunEvent) -> bytes:
-        """Take the next event and return what may be released to the caller now."""
-        ...
-
-    def end(self) -> bytes:
-        """The run is over: return what is left. Raises Fault(upstream_closed) without a finish."""
-        ...
 
 
 class Call:
