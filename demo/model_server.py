@@ -44,7 +44,10 @@ def can_run() -> bool:
 def main() -> None:
     arguments = argparse.ArgumentParser(description="llama.cpp's server with a small model")
     arguments.add_argument("--parallel", type=int, default=PARALLEL_SLOTS, help="answers at once")
-    arguments.add_argument("--threads", type=int, default=os.cpu_count() or 2)
+    # Its threads spin while they wait for each other, so a core that something else uses costs
+    # more than it gives: half of them, which leaves the rest to the edge and the nodes.
+    half = max(1, min(8, (os.cpu_count() or 2) // 2))
+    arguments.add_argument("--threads", type=int, default=half)
     arguments.add_argument("--port", type=int, default=0, help="0: any free one")
     arguments.add_argument("--stay", action="store_true", help="outlive the parent process")
     options = arguments.parse_args()
@@ -67,7 +70,7 @@ def main() -> None:
     params.port = options.port
     params.n_parallel = options.parallel
     params.n_ctx = options.parallel * CONTEXT_TOKENS_PER_SLOT
-    params.cpuparams.n_threads = options.threads
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.cache_ram_mib = 0
     params.endpoint_metrics = True
     params.ui = False
