@@ -48,6 +48,8 @@ def check_upstream_url(url: str, *, what: str, allow_link_local: bool) -> SplitR
 
     if any(character <= " " or character == "\x7f" or character == "\\" for character in url):
         raise refused("an upstream URL holds no blank, control character or backslash")
+    if not url.isascii():
+        raise refused("write the host in its ASCII form (xn--…) and escape the rest")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class Connection:
 
     async def peer_gone(self) -> None:
         """Returns when the other end closed or reset this connection."""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             while await self.reader.read(65536):
                 pass
 
@@ -101,11 +102,12 @@ class Upstream:
         self.connections = 0
         self.failures: list[BaseException] = []
         self.port = 0
+        self.scheme = "http"
         self._running: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -124,8 +126,9 @@ class Upstream:
             writer.close()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Upstream]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port or 0)
+    async def running(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Upstream]:
+        self.scheme = "http" if tls is None else "https"
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self

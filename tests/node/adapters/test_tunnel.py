@@ -90,6 +90,35 @@ class TestAnAnswer:
             await adapter.tunnel(call(), sink)
         assert sink.body == b"abc"
 
+    @pytest.mark.req("NODE-8")
+    @pytest.mark.parametrize(
+        "head", ["Connection: close", "Content-Length: 1000000", "Transfer-Encoding: chunked"]
+    )
+    async def test_is_whole_for_a_slow_caller_although_the_upstream_is_long_gone(
+        self, upstream, adapter_on, call, make_sink, head
+    ):
+        sink = make_sink(gate=asyncio.Event())
+        ended = asyncio.Event()
+
+        async def script(conn):
+            await conn.request()
+            await conn.send(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode())
+            for number in range(100):
+                piece = f"{number:02d}".encode() * 5000
+                await (conn.chunk if "chunked" in head else conn.send)(piece)
+            if "chunked" in head:
+                await conn.send(b"0\r\n\r\n")
+            conn.writer.close()
+            ended.set()
+
+        async with upstream(script).running() as server:
+            adapter = await adapter_on(server.url)
+            task = asyncio.create_task(adapter.tunnel(call(), sink))
+            await ended.wait()
+            sink.gate.set()
+            await task
+        assert sink.body == b"".join(f"{number:02d}".encode() * 5000 for number in range(100))
+
     async def test_that_is_an_error_of_the_upstream_is_passed_on(
         self, upstream, adapter_on, call, sink
     ):

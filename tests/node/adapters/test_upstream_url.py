@@ -61,6 +61,8 @@ def test_an_ordinary_upstream_is_dialled(url):
         "http://0xa9fea9fe/",
         "http://169.254.43518/",
         "http://127.1/",
+        "http://größe.example/",
+        "http://host/größe",
     ],
 )
 def test_what_is_no_plain_http_address_is_refused(url):
