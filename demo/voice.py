@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from demo.site import Ran
 
 
 class Voice:
     def __init__(self) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False)
+        if not self.console.is_terminal:
+            self.console.width = 160  # nobody's window: lines stay whole
         self._started = time.monotonic()
         self._act = 0
 
@@ -47,22 +50,22 @@ class Voice:
 
     def token(self, text: str) -> None:
         """A piece of an answer, the moment it comes."""
-        self.console.print(text, end="", style="bright_white", markup=False)
+        self.console.print(Text(text, style="bright_white"), end="", soft_wrap=True)
         self.console.file.flush()
 
     def command(self, ran: Ran) -> None:
         """A command with everything it said and how it ended."""
         self.console.print(f"[bold yellow]$[/bold yellow] [bold]{ran.line}[/bold]")
         for line in (ran.stdout + ran.stderr).rstrip().splitlines():
-            self.console.print(f"  {line}", markup=False)
+            self.console.print(Text(f"  {line}"))
         self.console.print(f"  [dim]exit status {ran.exit_status}[/dim]")
 
     def edit(self, removed: list[str], added: list[str]) -> None:
         """Lines of a file as they were and as they are now."""
         for line in removed:
-            self.console.print(f"  - {line.strip()}", style="red", markup=False)
+            self.console.print(Text(f"  - {line.strip()}", style="red"))
         for line in added:
-            self.console.print(f"  + {line.strip()}", style="green", markup=False)
+            self.console.print(Text(f"  + {line.strip()}", style="green"))
 
     @contextmanager
     def progress(self, what: str, total: int) -> Iterator[Bar]:
