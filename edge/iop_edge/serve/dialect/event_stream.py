@@ -54,15 +54,14 @@ class EventStream:
         self._name = name
         self._pending = bytearray()
         # How the last event that was renamed began, up to and including the name.
-        self._prefix = self._line = _NEVER
+        self._prefix = _NEVER
         self._prefix_span: Span = (0, 0)
-        self._renamed_line = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """The events that are complete now. Raises Fault(upstream_invalid)."""
         data = chunk
         if not self._pending:
-            if chunk.startswith(self._line) and chunk.find(b"\n") == len(chunk) - 2:
+            if chunk.startswith(_DATA) and chunk.find(b"\n") == len(chunk) - 2:
                 return self._release_one(chunk)
         else:
             searched = max(0, len(self._pending) - _LONGEST_END)
@@ -75,12 +74,14 @@ class EventStream:
         return self._release(data)
 
     def _release_one(self, chunk: bytes) -> bytes:
-        """The usual case: one event on one line, which begins as the last one did."""
+        """The usual case, in one cut: a single event on a single line."""
         if chunk[-1] != _LF or b"\r" in chunk:
             return self._release(chunk)
         self._require_bounded(len(chunk))
-        self._observer.event(chunk[len(_DATA) : -2])
-        return self._renamed_line + chunk[len(self._line) :]
+        span = self._name_in(chunk[len(_DATA) : -2])
+        if span is None:
+            return chunk
+        return chunk[: len(_DATA) + span[0]] + self._name + chunk[len(_DATA) + span[1] :]
 
     def end(self) -> bytes:
         """The stream is over. Raises Fault(upstream_closed) where its end is no real one.
@@ -151,6 +152,8 @@ class EventStream:
 
     def _name_in(self, payload: bytes) -> Span | None:
         """The place of the name that is to be replaced, where there is one."""
+        if not payload or payload.isspace():
+            return None
         literal = self._observer.event(payload)
         if not literal or literal == self._name:
             return None
@@ -162,8 +165,6 @@ class EventStream:
         if span is None:
             raise Fault(Code.UPSTREAM_INVALID, "the upstream sent an event that names a key twice")
         self._prefix, self._prefix_span = payload[: span[1]], span
-        self._line = _DATA + self._prefix
-        self._renamed_line = _DATA + self._prefix[: span[0]] + self._name
         return span
 
     def _look_at_lines(self, data: bytes, at: int, end: int) -> Span | None:
@@ -179,8 +180,6 @@ class EventStream:
                 starts.append(start + len(line) - len(value))
                 lines.append(value)
         payload = b"\n".join(lines)
-        if not payload.strip():
-            return None
         span = self._name_in(payload)
         if span is None:
             return None

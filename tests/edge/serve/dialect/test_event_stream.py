@@ -126,6 +126,14 @@ def test_a_stream_without_its_terminal_marker_is_closed_too_early(stream: bytes)
     assert caught.value.code is Code.UPSTREAM_CLOSED
 
 
+@pytest.mark.parametrize(
+    "event", [b"data: \n\n", b"data:\n\n", b"data\n\n", b"\n\n", b"event: ping\n\n", b": hi\n\n"]
+)
+def test_an_event_without_data_passes(event: bytes) -> None:
+    assert read(event, lines(b"[DONE]"))[0] == event + lines(b"[DONE]")
+    assert read(event + lines(b"[DONE]"))[0] == event + lines(b"[DONE]")
+
+
 @pytest.mark.req("OAI-7")
 @pytest.mark.parametrize("cut", range(1, len(lines(b"[DONE]"))))
 def test_a_marker_counts_when_it_is_whole(cut: int) -> None:

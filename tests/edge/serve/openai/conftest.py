@@ -1,7 +1,7 @@
 """The ingress on a free port, over a run service that plays a script."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from iop.runtime_pb2 import RunEvent
 from iop_edge.config.effective import (
     Adapter,
     EffectiveConfig,
+    IngressLimits,
     ModelGroup,
     Node,
     OpenAI,
@@ -34,7 +35,7 @@ Step = bytes | Fault | asyncio.Event
 
 class ScriptedAnswer:
     def __init__(
-        self, spec: RunSpec, status: int, reader: AnswerReader, steps: Sequence[Step]
+        self, spec: RunSpec, status: int, reader: AnswerReader, steps: Iterable[Step]
     ) -> None:
         self._reader = reader
         self._steps = steps
@@ -174,7 +175,12 @@ class Edge:
         self.stack = AsyncExitStack()
         self.url = ""
 
-    async def serve(self, *models: ModelGroup, openai: OpenAI | None = None) -> "Edge":
+    async def serve(
+        self,
+        *models: ModelGroup,
+        openai: OpenAI | None = None,
+        limits: IngressLimits | None = None,
+    ) -> "Edge":
         config = config_of(openai or OpenAI(), *(models or (SMALL,)))
         snapshot = SimpleNamespace(
             config=config,
@@ -184,7 +190,7 @@ class Edge:
         ingress = Ingress(
             config.openai, snapshots=SimpleNamespace(current=snapshot), runs=self.runs
         )
-        listener = HttpListener(Router(ingress.routes()), "127.0.0.1:0")
+        listener = HttpListener(Router(ingress.routes()), "127.0.0.1:0", limits=limits)
         await self.stack.enter_async_context(listener)
         self.listener = listener
         self.url = f"http://{listener.address}"

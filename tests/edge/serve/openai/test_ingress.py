@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from iop_edge.config.effective import ModelGroup, ModelRoute, OpenAI, PrincipalToken, ProviderAuth
+from iop_edge.config.effective import (
+    IngressLimits,
+    ModelGroup,
+    ModelRoute,
+    OpenAI,
+    PrincipalToken,
+    ProviderAuth,
+)
 from tests.edge.serve.openai.conftest import SMALL, Edge
 from tests.edge.serve.rig import Answer, RawClient
 
@@ -230,3 +237,68 @@ async def test_a_stream_that_is_answered_with_a_page_is_invalid(edge: Edge) -> N
         answer = await ask(edge, {**BODY, "stream": is_stream})
         assert (answer.status, answer.error()["code"]) == (502, "upstream_invalid")
         assert b"10.0.0.7" not in answer.body
+
+
+def request_for(path: str, *, is_stream: bool) -> bytes:
+    body = json.dumps({**BODY, "input": "hi", "max_tokens": 5, "stream": is_stream}).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def connect(edge: Edge) -> RawClient:
+    host, _, port = edge.listener.address.partition(":")
+    return RawClient(*await asyncio.open_connection(host, int(port)))
+
+
+@pytest.mark.req("NODE-7", "POOL-6")
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_fifty_callers_that_drop_before_the_first_byte_cancel_fifty_runs(
+    edge: Edge, path: str, is_stream: bool
+) -> None:
+    await edge.serve()
+    edge.runs.answers(200, asyncio.Event())
+    clients = [await connect(edge) for _ in range(50)]
+    for client in clients:
+        client.send(request_for(path, is_stream=is_stream))
+    async with asyncio.timeout(10):
+        while len(edge.runs.specs) < 50:
+            edge.runs.has_entered.clear()
+            await edge.runs.has_entered.wait()
+        for client in clients:
+            client.close()
+        while len(edge.runs.left) < 50:
+            edge.runs.has_left.clear()
+            await edge.runs.has_left.wait()
+    assert edge.runs.left == ["cancelled"] * 50
+
+
+class Endless:
+    """Chunks without end; counts how many were taken."""
+
+    taken = 0
+
+    def __iter__(self) -> "Endless":
+        return self
+
+    def __next__(self) -> bytes:
+        self.taken += 1
+        return b'data: {"x":"' + b"y" * 60_000 + b'"}\n\n'
+
+
+@pytest.mark.req("NODE-8")
+async def test_a_caller_that_does_not_read_stops_its_run_from_being_read_and_is_then_cut(
+    edge: Edge,
+) -> None:
+    await edge.serve(limits=IngressLimits(write_timeout_ms=200))
+    endless = Endless()
+    edge.runs.answers(200)
+    edge.runs._steps = endless
+    client = await connect(edge)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a read transport too
+    client.send(request_for("/v1/chat/completions", is_stream=True))
+    async with asyncio.timeout(10):
+        await edge.runs.has_left.wait()
+    assert edge.runs.left == ["cancelled"]
+    assert 0 < endless.taken < 500
+    client.close()
