@@ -28,13 +28,14 @@ from iop_edge.runtime.runs import RunService
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.sources import read_sources
 from iop_edge.runtime.usage import UsageLedger
-from iop_edge.serve import node_link
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.admin.status import edge_status
 from iop_edge.serve.admin.surface import ADMIN_LIMITS, AdminSurface
+from iop_edge.serve.grpc_listener import GrpcListener
 from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.routes import Router
 from iop_edge.serve.metrics import EdgeMetrics
+from iop_edge.serve.node_link import SERVICE_NAME as NODE_LINK
 from iop_edge.serve.node_link import NodeLink, NodeTokens
 from iop_edge.serve.openai.ingress import Ingress
 from iop_shared import logs
@@ -100,7 +101,10 @@ class Edge:
             NodeTokens(
                 {NodeId(node.id): loaded.vault.node_token_sha256(node.id) for node in config.nodes}
             ),
+            binds_certificates=config.server.tls is not None
+            and config.server.tls.client_ca_file is not None,
         )
+        self._grpc = GrpcListener(config.server, {NODE_LINK: self._link.add_to})
         self._admin = AdminSurface(
             reloader=self.reloader,
             snapshots=self.snapshots,
@@ -139,15 +143,12 @@ class Edge:
     async def serving(self) -> AsyncIterator[None]:
         """All listeners are up within the block, and nothing of the edge is left after it.
 
-        Raises ListenError or PortTaken, which name the address, with nothing left listening.
+        Raises ListenError, which names the address, with nothing left listening.
         """
         config = self._config
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.ledger)
-            server, port = await node_link.listen(
-                self._link, config.server.listen, config.server.tls
-            )
-            stack.push_async_callback(server.stop, 0)
+            server = await stack.enter_async_context(self._grpc)
             stack.callback(self.hub.close_all, "the edge has stopped")
             metrics = await stack.enter_async_context(
                 HttpListener(self.metrics.app(), config.metrics.listen, limits=ADMIN_LIMITS)
@@ -162,7 +163,7 @@ class Edge:
                 )
             )
             addresses = {
-                "server": f"port {port}",
+                "server": server.address,
                 "metrics": metrics.address,
                 "admin": admin.address,
             }
@@ -181,6 +182,7 @@ class Edge:
                 )
                 addresses["openai"] = self._ingress.address
             self._is_ready = True
+            self._grpc.set_serving(True)
             _log.info(
                 "edge_ready",
                 pid=os.getpid(),
@@ -198,6 +200,7 @@ class Edge:
         deadline_s = self._config.server.drain_deadline_ms / 1000
         self._is_draining = True
         self._link.is_draining = True
+        self._grpc.set_serving(False)
         self.dispatcher.drain()
         self.runs.stop_admitting()
         _log.info("edge_draining", active_runs=self.runs.active_runs, deadline_s=deadline_s)
@@ -232,7 +235,7 @@ class Edge:
 async def serve(paths: Sequence[Path]) -> None:
     """Run an edge on these files until it is told to stop, then drain it.
 
-    Raises ConfigInvalid, OSError for a file that cannot be read, ListenError and PortTaken.
+    Raises ConfigInvalid, OSError for a file that cannot be read, and ListenError.
     """
     fingerprint_key = secrets.token_bytes(32)
     loaded = load(read_sources(paths, fingerprint_key=fingerprint_key))

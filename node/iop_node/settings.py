@@ -7,6 +7,7 @@ would be right; a token's value never is.
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -41,14 +42,30 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """TLS material for the session; None where it is plaintext. Raises SettingsInvalid for a
-        file that cannot be read."""
+        file that cannot be read, or that holds something else."""
         if self.is_plaintext:
             return None
+        self._check_tls_files()
         return grpc.ssl_channel_credentials(
             root_certificates=_bytes("IOP_EDGE_CA_FILE", self.ca_file),
             private_key=_bytes("IOP_NODE_KEY_FILE", self.key_file),
             certificate_chain=_bytes("IOP_NODE_CERT_FILE", self.cert_file),
         )
+
+    def _check_tls_files(self) -> None:
+        """gRPC tells only that no handshake could be begun; this names the file."""
+        context = ssl.create_default_context()
+        try:
+            if self.ca_file is not None:
+                context.load_verify_locations(self.ca_file)
+        except OSError as error:
+            raise _unusable("IOP_EDGE_CA_FILE", self.ca_file, error) from None
+        try:
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except OSError as error:
+            name = "IOP_NODE_CERT_FILE with IOP_NODE_KEY_FILE"
+            raise _unusable(name, self.cert_file, error) from None
 
 
 def read_settings(environment: Mapping[str, str]) -> NodeSettings:
@@ -126,6 +143,14 @@ def _bytes(name: str, path: Path | None) -> bytes | None:
         return path.read_bytes()
     except OSError as error:
         raise SettingsInvalid(f"{name}: {path} cannot be read ({error.strerror})") from None
+
+
+def _unusable(name: str, path: Path | None, error: OSError) -> SettingsInvalid:
+    if isinstance(error, ssl.SSLError):
+        why = f"is no usable PEM file ({error.reason or 'it holds no certificate'})"
+    else:
+        why = f"cannot be read ({error.strerror})"
+    return SettingsInvalid(f"{name}: {path} {why}")
 
 
 def _choice(

@@ -4,107 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import grpc
 import grpc.aio
 import pytest
 
-from iop.runtime_pb2 import (
-    AttemptOpen,
-    NodeBatch,
-    NodeConfigPayload,
-    NodeFrame,
-    ProviderTunnelRequest,
-    RunEvent,
-)
+from iop.runtime_pb2 import NodeBatch, NodeFrame, RunEvent
 from iop.runtime_pb2_grpc import NodeLinkStub
-from iop_edge.runtime.node_hub import NodeHub
-from iop_edge.serve.node_link import NodeLink, NodeTokens, PortTaken, listen
-from iop_node.adapters.base import Responder, TunnelCall
-from iop_node.core.backoff import Backoff
-from iop_node.link.dialer import Dialer, TokenRefused
+from iop_edge.serve.http.address import ListenError
+from iop_edge.serve.node_link import NodeTokens
+from iop_node.adapters.base import Responder
+from iop_node.link.dialer import TokenRefused
 from iop_node.runtime.router import Attempt
 from iop_shared.ids import NodeId
-from iop_shared.session.flow import WindowBudget
 from iop_shared.wire import AUTHORIZATION, CHANNEL_OPTIONS
 
-from .conftest import NODE, PoolEars, Ports
-
-TOKEN = "iop_node_0123abcd_" + "s" * 32
-
-
-async def echo(attempt: Attempt, out: Responder) -> None:
-    assert isinstance(attempt.work, TunnelCall)
-    body = attempt.work.body
-    content = body if isinstance(body, bytes) else b"".join([piece async for piece in body])
-    out.started()
-    out.head(200, [])
-    await out.chunk(content)
-
-
-class Edge:
-    def __init__(self, boot_id: str = "boot") -> None:
-        self.pool = PoolEars()
-        self.hub = NodeHub(boot_id=boot_id, version="test", pool=self.pool, budget=WindowBudget())
-        self.hub.set_desired({NODE: NodeConfigPayload(generation=1)})
-        tokens = NodeTokens({NODE: hashlib.sha256(TOKEN.encode()).digest()})
-        self.link = NodeLink(self.hub, tokens)
-        self.port = 0
-
-    @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator[int]:
-        server, self.port = await listen(self.link, f"127.0.0.1:{port}", None)
-        try:
-            yield self.port
-        finally:
-            await server.stop(0)
-            self.hub.close_all("the test is over")
-
-    async def until(self, is_true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not is_true():
-                await asyncio.sleep(0.005)
-
-    def is_connected(self) -> bool:
-        return self.hub.takes_runs(NODE)
-
-    async def ask(self, body: bytes) -> bytes:
-        opening = AttemptOpen(
-            run_id="run", attempt=1, tunnel=ProviderTunnelRequest(adapter="a", target="t")
-        )
-        attempt = self.hub.open_attempt(NODE, opening, body)
-        await attempt.head()
-        pieces = []
-        while (piece := await attempt.next_chunk()) is not None:
-            pieces.append(piece)
-        return b"".join(pieces)
-
-
-def dialer(port: int, *, token: str = TOKEN, instance_id: str = "one") -> Dialer:
-    return Dialer(
-        address=f"127.0.0.1:{port}",
-        token=token,
-        credentials=None,
-        instance_id=instance_id,
-        version="test",
-        ports=Ports(echo),
-        backoff=Backoff(lambda: 0.0, first_s=0.05, cap_s=0.1),
-        budget=WindowBudget(),
-        effective_generation=lambda: 0,
-    )
-
-
-@asynccontextmanager
-async def running(node: Dialer) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(node.run())
-    try:
-        yield task
-    finally:
-        await node.drain(1.0)
-        with suppress(asyncio.CancelledError, TokenRefused):
-            await asyncio.wait_for(task, 5)
+from .conftest import NODE
+from .rig import TOKEN, Edge, dialer, running
 
 
 @pytest.mark.req("NODE-1", "NODE-6")
@@ -233,8 +150,9 @@ async def test_no_token_and_a_wrong_one_get_the_same_answer(header: str | None) 
 async def test_a_port_that_is_taken_is_named() -> None:
     edge, other = Edge(), Edge()
     async with edge.serving() as port:
-        with pytest.raises(PortTaken, match=f"127.0.0.1:{port}"):
-            await listen(other.link, f"127.0.0.1:{port}", None)
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
+            async with other.serving(port):
+                pass
 
 
 @pytest.mark.req("SEC-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -33,17 +34,20 @@ def serve(config_files: tuple[Path, ...]) -> None:
       2  wrong usage, or a file is not there
       7  ended at once by a second signal
     """
+    # The library writes a line of its own, in another format, for each peer that fails to shake
+    # hands: anyone who scans ports would fill the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
     import uvloop
 
     from iop_edge import app
     from iop_edge.serve.http.address import ListenError
-    from iop_edge.serve.node_link import PortTaken
 
     try:
         uvloop.run(app.serve(config_paths(config_files)))
     except ConfigInvalid as invalid:
         show_problems(invalid.problems, (), omitted=invalid.omitted, err=True)
         sys.exit(EXIT_USAGE if isinstance(invalid, SourceMissing) else EXIT_INVALID)
-    except (ListenError, PortTaken) as error:
+    except ListenError as error:
         echo(f"iop-edge: {error}", err=True)
         sys.exit(EXIT_PORT_TAKEN)

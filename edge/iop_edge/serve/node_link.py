@@ -4,6 +4,7 @@ It knows sockets and statuses and nothing else: who may join is the hub's decisi
 mean is the session's.
 
   wrong or unknown token      UNAUTHENTICATED, one status for both (NODE-9)
+  another node's certificate  UNAUTHENTICATED, told to a holder of the token alone
   no hello in time, or none   INVALID_ARGUMENT
   protocol ranges do not meet FAILED_PRECONDITION
   another process is alive    ALREADY_EXISTS
@@ -21,24 +22,22 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from iop.runtime_pb2 import EdgeBatch, Hello, NodeBatch
+from iop.runtime_pb2 import DESCRIPTOR, EdgeBatch, Hello, NodeBatch
 from iop.runtime_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
-from iop_edge.config.effective import Tls
 from iop_edge.runtime.node_hub import JoinRefused, NodeHub
 from iop_edge.runtime.node_session import NodeSession
+from iop_edge.serve.peer_certificate import names_node
 from iop_shared import logs
 from iop_shared.ids import NodeId
-from iop_shared.wire import AUTHORIZATION, SERVER_OPTIONS
+from iop_shared.wire import AUTHORIZATION
+
+SERVICE_NAME = DESCRIPTOR.services_by_name["NodeLink"].full_name
 
 HELLO_TIMEOUT_S = 10.0
 
 _log = logs.get("node_link")
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class PortTaken(Exception):
-    """The address cannot be listened on; the message names it."""
 
 
 class NodeTokens:
@@ -66,15 +65,22 @@ class NodeTokens:
 
 
 class NodeLink(NodeLinkServicer):
-    """Serves `Session`."""
+    """Serves `Session`. With `binds_certificates` the transport has verified a certificate of the
+    peer, and it must be that of the node whose token the peer holds."""
 
-    def __init__(self, hub: NodeHub, tokens: NodeTokens) -> None:
+    def __init__(
+        self, hub: NodeHub, tokens: NodeTokens, *, binds_certificates: bool = False
+    ) -> None:
         self._hub = hub
         self._tokens = tokens
+        self._binds_certificates = binds_certificates
         self._refusals = 0
         self.joins_refused = 0
         """Holders of a valid token that were not let in, since the start."""
         self.is_draining = False
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_NodeLinkServicer_to_server(self, server)
 
     async def Session(
         self, request_iterator: AsyncIterator[NodeBatch], context: _Context
@@ -114,6 +120,11 @@ class NodeLink(NodeLinkServicer):
                 grpc.StatusCode.UNAUTHENTICATED, "the token is not one of this edge's nodes"
             )
             raise AssertionError("abort does not return")
+        if self._binds_certificates and not names_node(context.auth_context(), node_id):
+            self._count_refusal(context)
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, f"the certificate is not that of node {node_id}"
+            )
         return node_id
 
     async def _hello(self, request_iterator: AsyncIterator[NodeBatch], context: _Context) -> Hello:
@@ -144,34 +155,3 @@ async def _read(session: NodeSession, batches: AsyncIterator[NodeBatch]) -> None
         session.close(f"the connection broke: {type(error).__name__}")
     else:
         session.close("closed by the node")
-
-
-async def listen(link: NodeLink, address: str, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
-    """Bind and start the listener for nodes; return it and the port it took.
-
-    Raises PortTaken naming the address.
-    """
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    add_NodeLinkServicer_to_server(link, server)
-    try:
-        if tls is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, _credentials(tls))
-    except RuntimeError as error:
-        raise PortTaken(f"server.listen: {address} cannot be listened on") from error
-    if port == 0:
-        raise PortTaken(f"server.listen: {address} cannot be listened on")
-    await server.start()
-    return server, port
-
-
-def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    with open(tls.key_file, "rb") as key, open(tls.cert_file, "rb") as certificate:
-        pair = [(key.read(), certificate.read())]
-    if tls.client_ca_file is None:
-        return grpc.ssl_server_credentials(pair)
-    with open(tls.client_ca_file, "rb") as authority:
-        return grpc.ssl_server_credentials(
-            pair, root_certificates=authority.read(), require_client_auth=True
-        )

@@ -18,6 +18,7 @@ import grpc.aio
 from iop.runtime_pb2 import EdgeBatch, Hello, NodeBatch, NodeFrame, ProtocolRange, Welcome
 from iop.runtime_pb2_grpc import NodeLinkStub
 from iop_node.core.backoff import Backoff
+from iop_node.link.refusal import meaning_of
 from iop_node.link.session import NodePorts, NodeSessionEnd
 from iop_shared import logs
 from iop_shared.session.flow import WindowBudget
@@ -197,4 +198,4 @@ async def _write(call: _Call, session: NodeSessionEnd) -> None:
 def _loss(error: grpc.aio.AioRpcError) -> Exception:
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         return TokenRefused(error.details())
-    return SessionLost(f"{error.code().name}: {error.details()}")
+    return SessionLost(meaning_of(error.code(), error.details()))
