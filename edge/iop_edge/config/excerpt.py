@@ -14,9 +14,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from iop_edge.config.document import Document
+from iop_edge.config.paths import FREE_MAPS
 from iop_edge.config.problems import Problem
 from iop_edge.config.reading.secret_paths import is_credential_header, is_secret
-from iop_edge.config.reading.vocabulary import struct_fields
+from iop_edge.config.reading.vocabulary import scalar_patterns, struct_fields
 from iop_edge.config.sources import SourceFile
 from iop_edge.config.yaml12.places import Steps
 from iop_edge.config.yaml12.spans import Span, spans
@@ -88,7 +89,9 @@ def _masked(line: str, start: int, found: Sequence[Span], caret: int) -> Excerpt
         )
         if is_comment:
             break
-        piece = line[begin:stop] if _is_shown(span) else MASK
+        piece = line[begin:stop]
+        if piece.startswith(("&", "!", "*")) or not _is_shown(span):
+            piece = MASK
         piece = _USERINFO.sub(MASK, piece) if "://" in piece else piece
         if begin <= caret < max(stop, begin + 1):
             shown_caret = len(text) + (caret - begin if piece == line[begin:stop] else 0)
@@ -126,13 +129,14 @@ def _is_shown(span: Span) -> bool:
     steps = span.steps
     if span.is_key:
         return not is_secret(steps[:-1])
-    if is_secret(steps) or (steps and steps[-1] in _HASHES):
+    if is_secret(steps) or steps[2:3] == ("auth",) or (steps and steps[-1] in _HASHES):
         return False
     if span.value.casefold() in _HARMLESS_WORDS or _SMALL_NUMBER.match(span.value):
         return True
     if _is_credential_of_free_map(steps):
         return False
-    return _pattern(steps) in _known_patterns()
+    pattern = _pattern(steps)
+    return pattern in _scalar_patterns() or pattern.startswith("protocol_profiles[].extensions[]")
 
 
 def _is_credential_of_free_map(steps: Steps) -> bool:
@@ -144,45 +148,32 @@ def _is_credential_of_free_map(steps: Steps) -> bool:
 
 
 @cache
-def _known_patterns() -> frozenset[str]:
-    return frozenset(pattern for pattern, _ in struct_fields(Document))
+def _known_keys() -> frozenset[str]:
+    return frozenset(pattern.rpartition(".")[2] for pattern, _ in struct_fields(Document))
 
 
 @cache
-def _known_keys() -> frozenset[str]:
-    return frozenset(pattern.rpartition(".")[2] for pattern in _known_patterns())
+def _scalar_patterns() -> frozenset[str]:
+    return frozenset(scalar_patterns(Document))
 
 
 def _pattern(steps: Steps) -> str:
-    """The steps as a pattern of the document; a free map's entry is one with the map."""
+    """The steps as a pattern of the document: `nodes[].adapters[].headers[]`."""
     text = ""
-    for position, step in enumerate(steps):
-        if isinstance(step, int):
-            text += "[]" if _is_list_of_structs(text) else ""
-        elif position and _is_map(text, steps[:position]):
-            text += "[]" if text in ("protocol_profiles", "nodes[].adapters") else ""
+    for step in steps:
+        if isinstance(step, int) or _is_map(text):
+            text += "[]"
         else:
             text += f".{step}" if text else step
     return text
 
 
-def _is_list_of_structs(text: str) -> bool:
-    return f"{text}[]" in _struct_prefixes()
-
-
-@cache
-def _struct_prefixes() -> frozenset[str]:
-    return frozenset(
-        pattern[: pattern.rfind("[]") + 2] for pattern in _known_patterns() if "[]" in pattern
-    )
-
-
-def _is_map(text: str, before: Steps) -> bool:
-    name = text.rpartition(".")[2]
+def _is_map(text: str) -> bool:
+    """Whether the keys under this pattern are names. `adapters` is one in its legacy form."""
     return (
-        name in ("headers", "operations", "model_mapping", "extensions")
-        or text in ("protocol_profiles", "models[].providers")
-        or (text == "nodes[].adapters" and before[-1] == "adapters")
+        text.rpartition(".")[2] in FREE_MAPS
+        or text in ("models[].providers", "nodes[].adapters")
+        or text.startswith("protocol_profiles[].extensions[]")
     )
 
 

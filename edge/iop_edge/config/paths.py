@@ -29,7 +29,7 @@ def quoted(name: str) -> str:
         and name.isprintable()
         and not any(character.isspace() or character in "[]\"'" for character in name)
     )
-    return name if is_plain else json.dumps(name, ensure_ascii=False)
+    return name if is_plain else json.dumps(name, ensure_ascii=not name.isprintable())
 
 
 def render(root: Any, steps: Steps) -> str:
@@ -47,7 +47,8 @@ def render(root: Any, steps: Steps) -> str:
             text += f"[{quoted(step)}]"
             is_free = parent == "extensions" and isinstance(entry, dict)
         else:
-            text += f".{step}" if text else step
+            shown = quoted(step)
+            text += f".{shown}" if text else shown
             is_free = step in FREE_MAPS or (step == "providers" and isinstance(entry, dict))
         parent = step if isinstance(step, str) else None
         node = entry

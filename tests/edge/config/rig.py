@@ -120,7 +120,7 @@ def sources(
 
 
 def loaded(*texts: str | bytes, **given: Mapping[str, str]) -> Loaded:
-    return load(sources(*texts, **given))  # type: ignore[arg-type]  # by name
+    return load(sources(*texts, **given))
 
 
 def effective(*texts: str | bytes, **given: Mapping[str, str]) -> EffectiveConfig:

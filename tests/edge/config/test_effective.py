@@ -335,7 +335,7 @@ def test_an_effective_config_cannot_be_changed() -> None:
         + "      - {$P1, adapter: a1, profile: x}\nmodels: [{id: smart, providers: {p1: m}}]"
     )  # fmt: skip
     with pytest.raises(AttributeError):
-        config.long_context_threshold_tokens = 5  # type: ignore[misc]  # that is the point
+        config.long_context_threshold_tokens = 5
     extensions = config.protocol_profiles["x"].extensions
     assert extensions == {"a": {"b": (1, {"c": 2})}}
     profile = config.nodes[0].adapters[0].profile

@@ -173,7 +173,7 @@ def test_a_retired_key_is_told_once_wherever_its_entry_lands() -> None:
     assert [(one.code, one.path) for one in found] == [("retired_key", "nodes[n1].mode")]
 
 
-def secret(text: str):  # type: ignore[no-untyped-def]
+def secret(text: str):
     from iop_edge.config.load import SecretFile
 
     return SecretFile(text.encode(), 0o600)

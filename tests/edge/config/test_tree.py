@@ -172,7 +172,7 @@ def test_every_entry_knows_its_place_whatever_breaks_the_lines(
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
     def look(node: object, steps: tuple[str | int, ...]) -> None:
-        entries = node.items() if isinstance(node, dict) else enumerate(node)  # type: ignore[arg-type]
+        entries = node.items() if isinstance(node, dict) else enumerate(node)
         for step, inner in entries:
             here = (*steps, step)
             _, line, column = places.find(tree.root, here)

@@ -52,6 +52,29 @@ def _below(node: inspect.Type, path: str) -> Iterator[tuple[str, inspect.Field]]
         yield from _below(node.value_type, f"{path}[]")
 
 
+def scalar_patterns(cls: type[Struct]) -> Iterator[str]:
+    """Every pattern below `cls` at which a scalar may stand: `nodes[].providers[].models[]`."""
+    for pattern, field in struct_fields(cls):
+        yield from _scalars(field.type, pattern)
+
+
+def _scalars(node: inspect.Type, pattern: str) -> Iterator[str]:
+    match node:
+        case inspect.Metadata():
+            yield from _scalars(node.type, pattern)
+        case inspect.UnionType():
+            for variant in node.types:
+                yield from _scalars(variant, pattern)
+        case inspect.ListType():
+            yield from _scalars(node.item_type, f"{pattern}[]")
+        case inspect.DictType():
+            yield from _scalars(node.value_type, f"{pattern}[]")
+        case inspect.StructType() | inspect.NoneType():
+            return
+        case _:
+            yield pattern
+
+
 def structs_below(cls: type[Struct]) -> list[type[Struct]]:
     """`cls` and every struct that stands in it, each once, in the order of the fields."""
     found: dict[type[Struct], None] = {}
