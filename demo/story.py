@@ -179,7 +179,8 @@ class Story:
         provider = site.provider_status("left-smol")
         if site.status()["generation"] != before or provider["capacity"] != 3:
             raise NotAsPromised(f"generation {site.status()['generation']}, {provider}")
-        voice.say(f"Still generation {before}, still capacity 3.")
+        voice.say(f"Still generation {before}, still capacity 3. The good file again:")
+        self._run("config", "refresh", expected=0)
         self._claim("restart needed: nothing is half applied", "exit status 4, both lists shown")
         self._claim("a bad file is refused with its places", "exit status 1, file:line:column")
 
