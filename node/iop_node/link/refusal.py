@@ -31,8 +31,9 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (
         "Socket closed",
         (
-            "closed_early: what answers there closed the connection at once; an edge with TLS does so "
-            "to a node without it, and one that asks nodes for a certificate does so without one "
+            "closed_early: what answers there closed the connection at once; an edge with TLS "
+            "does so to a node without it, and one that asks for a certificate to a node without "
+            "one of its authority "
             "(IOP_EDGE_CA_FILE, IOP_NODE_CERT_FILE, IOP_NODE_KEY_FILE)"
         ),
     ),
