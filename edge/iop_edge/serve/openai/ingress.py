@@ -23,6 +23,7 @@ from iop_edge.serve.dialect.errors import error_event
 from iop_edge.serve.dialect.request import has_items, is_true, model_of, parse
 from iop_edge.serve.http.errors import new_id
 from iop_edge.serve.http.routes import Request, Route
+from iop_edge.serve.openai import description
 from iop_edge.serve.openai.models import ModelList, Snapshots
 from iop_edge.serve.openai.tokens import prompt_tokens
 from iop_edge.serve.openai.work import CallerWork
@@ -84,6 +85,7 @@ class Ingress:
             ),
             Route(method="GET", path="/v1/models", handler=models.list_all),
             Route(method="GET", path="/v1/models/{tail}", handler=models.show_one),
+            Route(method="GET", path=description.PATH, handler=description.describe),
         ]
 
     async def _serve(self, protocol: CallerProtocol, request: Request) -> None:
