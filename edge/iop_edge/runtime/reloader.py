@@ -63,8 +63,11 @@ from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_shared import logs
 from iop_shared.ids import Generation, NodeId
 
-PUSH_TIMEOUT_S = 15.0
-"""How long a refresh waits for the answers of nodes. A later answer still counts for status."""
+PUSH_TIMEOUT_S = 5.0
+"""How long a refresh waits for the answers of nodes. A later answer still counts for status.
+
+Shorter than the silence after which a node counts as lost, so that one which never answers has
+timed out, and is not merely gone."""
 
 HISTORY_LENGTH = 32
 

@@ -21,10 +21,11 @@ from iop_edge.runtime import failpoints
 from iop_edge.runtime.dispatcher import Dispatcher
 from iop_edge.runtime.node_hub import NodeHub, Outcome
 from iop_edge.runtime.refresh_report import CANDIDATE_MISMATCH, GENERATION_MISMATCH
-from iop_edge.runtime.reloader import HISTORY_LENGTH, RefreshRequest
+from iop_edge.runtime.reloader import HISTORY_LENGTH, PUSH_TIMEOUT_S, RefreshRequest
 from iop_edge.runtime.sources import read_sources
 from iop_shared.ids import ModelId, NodeId, RunId
 from iop_shared.session.flow import WindowBudget
+from iop_shared.session.liveness import HEARTBEAT_INTERVAL_S, SILENCE_LIMIT_S
 from tests.edge.runtime.reload_rig import Edge, lab, node, with_capacity
 
 
@@ -420,6 +421,12 @@ async def test_a_node_that_does_not_answer_is_reported(edge: Edge, outcome: Outc
     result = await edge.refresh(config=with_capacity(8))
     assert result.status == "applied"
     assert outcomes(result)["gpu-a"] == outcome
+
+
+@pytest.mark.req("REF-9")
+def test_a_node_that_stays_silent_times_out_before_it_counts_as_lost() -> None:
+    # Its last sign of life may be as old as one heartbeat when it is sent something.
+    assert PUSH_TIMEOUT_S + HEARTBEAT_INTERVAL_S < SILENCE_LIMIT_S
 
 
 @pytest.mark.req("REF-9")
