@@ -35,7 +35,7 @@ from math import ceil
 from msgspec import Struct
 
 from iop_edge.config.effective import Health, QueuePolicy
-from iop_edge.pool.catalog import Catalog
+from iop_edge.pool.catalog import Catalog, ResourceSpec
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Queued, Refused
 from iop_edge.pool.explain import Decision, State
@@ -470,7 +470,6 @@ class Pool:
         states = self._states
         if line is None:
             return Decision(waiter.run_id, waiter.demand.model, outcome, waited_s, slate.roster)
-        tried = [self._rotation[position] for position in line.places(waiter.avoid)]
         return Decision(
             waiter.run_id,
             waiter.demand.model,
@@ -481,5 +480,9 @@ class Pool:
             line.free_count,
             line.absent,
             None if chosen is None else (chosen.spec, states[chosen.position]),
-            tuple((resource.spec, resource.state) for resource in tried),
+            self._tried(waiter) if waiter.avoid else (),
         )
+
+    def _tried(self, waiter: Waiter) -> tuple[tuple[ResourceSpec, State], ...]:
+        tried = [self._rotation[position] for position in waiter.line.places(waiter.avoid)]
+        return tuple((resource.spec, resource.state) for resource in tried)

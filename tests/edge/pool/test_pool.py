@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from iop_edge.config.effective import Health
 from iop_edge.pool.catalog import Abilities, Attribution, Catalog
 from iop_edge.pool.demand import Demand
-from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Refused
+from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Queued, Refused
 from iop_edge.pool.pool import LeaseError, Pool
 from iop_shared.errors import Code
 from iop_shared.ids import NodeId, Resource, RunId
+from iop_shared.profiles import Operation
 from tests.edge.pool.rig import MESSAGES, NORMALIZED, Story, catalog, demand, policy, spec
 
 R1, R2, R3, R4 = (RunId(f"r{n}") for n in range(1, 5))
@@ -86,6 +87,26 @@ def test_the_context_window_holds_the_lower_bound_and_the_output_that_was_asked_
         assert number in refused.message
     assert lease_of(pool.admit(R3, demand(floor=8192), 0.0))
     assert "output" not in refusal_of(pool.admit(R4, demand(floor=8193), 0.0)).message
+
+
+@pytest.mark.req("POOL-4")
+@pytest.mark.parametrize("operation", ["chat_completions", "responses", "messages", None])
+def test_long_context_is_judged_alike_on_every_surface(operation: Operation | None):
+    model = catalog([spec("a", capacity=3, long_slots=1)], window=128_000, threshold=50_000)
+    narrow = joined(catalog([spec("a", capacity=3)], window=8192))
+    asked = demand(operation=operation, input_tokens=7000, floor=6800, output=4000)
+    assert refusal_of(narrow.admit(R1, asked, 0.0)).code is Code.CONTEXT_LENGTH_EXCEEDED
+    pool = joined(model)
+    long = demand(operation=operation, input_tokens=60_000, floor=50_000)
+    first = lease_of(pool.admit(R1, long, 0.0))
+    assert first.is_long
+    assert isinstance(pool.admit(R2, long, 0.0)[-1], Queued)
+    assert lease_of(pool.admit(R3, demand(operation=operation), 0.0))
+    huge = demand(operation=operation, input_tokens=200_000, floor=180_000)
+    refused = refusal_of(pool.admit(R4, huge, 0.0))
+    assert refused.code is Code.CONTEXT_LENGTH_EXCEEDED
+    assert "180000" in refused.message
+    assert lease_of(pool.release(first, 1.0)).run_id == R2
 
 
 @pytest.mark.req("POOL-4", "CFG-15")

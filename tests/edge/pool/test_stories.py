@@ -475,3 +475,89 @@ def test_the_kind_of_request_decides_which_providers_of_a_mixed_model_can_serve_
         r2 ends -> r5 gets claude
         """
     )
+
+
+@pytest.mark.req("POOL-6", "POOL-7")
+def test_nobody_but_its_holder_frees_a_slot_however_long_it_is_silent():
+    Story([spec("a", capacity=2)], timeout_ms=0).tell(
+        """
+        n joins
+        r1 asks m -> r1 gets a
+        r2 asks m -> r2 gets a
+        r3 asks m -> r3 waits
+        at 120
+        a probes healthy
+        time passes
+        refresh
+        at 360
+        a probes degraded
+        refresh
+        n joins
+        time passes
+        a probes healthy
+        r4 asks m -> r4 waits
+        r2 ends -> r3 gets a
+        """
+    )
+
+
+@pytest.mark.req("POOL-6", "POOL-7")
+def test_growing_back_after_a_shrink_wakes_exactly_what_fits():
+    Story([spec("a", capacity=4)]).tell(
+        """
+        n joins
+        r1 asks m -> r1 gets a
+        r2 asks m -> r2 gets a
+        r3 asks m -> r3 gets a
+        r4 asks m -> r4 gets a
+        refresh a.capacity=2
+        r5 asks m -> r5 waits
+        r6 asks m -> r6 waits
+        r7 asks m -> r7 waits
+        r1 ends
+        r2 ends
+        refresh a.capacity=2
+        refresh a.capacity=3 -> r5 gets a
+        refresh a.capacity=5 -> r6 gets a, r7 gets a
+        """
+    )
+
+
+@pytest.mark.req("POOL-5")
+def test_the_dead_do_not_fill_the_queue():
+    Story([spec("a")], max_queue=2, timeout_ms=200).tell(
+        """
+        n joins
+        r1 asks m -> r1 gets a
+        r2 asks m -> r2 waits
+        r3 asks m -> r3 waits
+        at 0.2
+        time passes -> r2 expires, r3 expires
+        r4 asks m -> r4 waits
+        r4 hangs up
+        r5 asks m -> r5 waits
+        r1 ends -> r5 gets a
+        """
+    )
+
+
+@pytest.mark.req("POOL-3", "POOL-4", "POOL-5")
+def test_long_and_short_of_two_models_on_one_provider_share_its_long_slot():
+    Story(
+        [spec("a", capacity=3, long_slots=1), spec("b", capacity=1)],
+        {"big": ["a"], "small": ["a", "b"]},
+    ).tell(
+        """
+        n joins
+        r1 asks big long -> r1 gets a long
+        r2 asks small long -> r2 gets b long
+        r3 asks small long -> r3 waits
+        r4 asks big -> r4 gets a
+        r5 asks big long -> r5 waits
+        r6 asks small -> r6 gets a
+        r7 asks small -> r7 waits
+        r2 ends -> r3 gets b long
+        r1 ends -> r5 gets a long
+        r4 ends -> r7 gets a
+        """
+    )
