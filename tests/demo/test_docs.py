@@ -9,6 +9,7 @@ import pytest
 from demo.processes import ROOT
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/failure.md")
+_TOPS = ("edge", "node", "shared", "tests", "configs")
 _ROOTS = ("", "edge/iop_edge/", "node/iop_node/", "shared/", "edge/iop_edge/config/", "docs/")
 
 
@@ -26,7 +27,5 @@ def test_every_path_and_link_of_a_document_leads_somewhere(name: str) -> None:
 def _exists(path: str) -> bool:
     # A bare file name stands beside a room that the text has just named.
     if "/" not in path:
-        return any(
-            any(ROOT.glob(f"{top}/**/{path}")) for top in ("edge", "node", "shared", "tests")
-        )
+        return any(any(ROOT.glob(f"{top}/**/{path}")) for top in _TOPS)
     return any((ROOT / root / path).exists() for root in _ROOTS)
