@@ -38,6 +38,8 @@ from iop_edge.serve.metrics import EdgeMetrics
 from iop_edge.serve.node_link import SERVICE_NAME as NODE_LINK
 from iop_edge.serve.node_link import NodeLink, NodeTokens
 from iop_edge.serve.openai.ingress import Ingress
+from iop_edge.serve.submit_run import SERVICE_NAME as RUN_INGRESS
+from iop_edge.serve.submit_run import SubmitRun
 from iop_shared import logs
 from iop_shared.ids import Generation, NodeId
 from iop_shared.lifecycle import stop_signals
@@ -104,7 +106,12 @@ class Edge:
             binds_certificates=config.server.tls is not None
             and config.server.tls.client_ca_file is not None,
         )
-        self._grpc = GrpcListener(config.server, {NODE_LINK: self._link.add_to})
+        submit_run = SubmitRun(
+            config.openai.principal_tokens, snapshots=self.snapshots, runs=self.runs
+        )
+        self._grpc = GrpcListener(
+            config.server, {NODE_LINK: self._link.add_to, RUN_INGRESS: submit_run.add_to}
+        )
         self._admin = AdminSurface(
             reloader=self.reloader,
             snapshots=self.snapshots,

@@ -144,7 +144,7 @@ def apply_generation_policy(
         if asked is not None:
             effective = max(asked, floor)
         elif group.default_max_tokens is not None:
-            effective = _fitted(group.default_max_tokens, group, input_tokens)
+            effective = fitted_limit(group.default_max_tokens, group, input_tokens)
             changes[protocol.default_limit_field] = b"%d" % effective
     if effective is None and protocol.requires_limit:
         raise Fault(
@@ -157,7 +157,8 @@ def apply_generation_policy(
     return changes
 
 
-def _fitted(default: int, group: ModelGroup, input_tokens: int) -> int:
+def fitted_limit(default: int, group: ModelGroup, input_tokens: int) -> int:
+    """A policy's own output limit, lowered to what the window leaves, not below the floor."""
     if group.context_window_tokens is None:
         return default
     room = group.context_window_tokens - input_tokens

@@ -1,0 +1,330 @@
+"""SubmitRun: the same runs for programs that do not speak HTTP (OAI-6).
+
+It decides who may submit, and turns a request of the wire into a run and the run's events into
+responses. Admission, dispatch and usage are the run service's, as for every other caller.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from iop.runtime_pb2 import (
+    DESCRIPTOR,
+    RunEvent,
+    RunRequest,
+    SubmitRunAccepted,
+    SubmitRunEnd,
+    SubmitRunRequest,
+    SubmitRunResponse,
+    TokenUsage,
+)
+from iop_edge.config.effective import ModelGroup, PrincipalToken
+from iop_edge.pool.catalog import ModelSpec
+from iop_edge.pool.demand import Demand
+from iop_edge.pool.resolve import resolve
+from iop_edge.runtime.snapshot import SnapshotStore
+from iop_edge.runtime.work import AnswerReader, HeaderPairs, Principal, ReportedUsage, RunSpec
+from iop_edge.serve.http.errors import new_id, request_id_of, retry_after_s
+from iop_edge.serve.openai.tokens import text_tokens
+from iop_edge.serve.policy import Principals, bearer_token, fitted_limit, traceparent_of
+from iop_shared import logs
+from iop_shared.errors import Code, Fault
+from iop_shared.ids import ModelId, RunId, Target
+from iop_shared.profiles import Capability
+from iop_shared.wire import AUTHORIZATION
+
+SERVICE_NAME = DESCRIPTOR.services_by_name["RunIngress"].full_name
+CODE_KEY = "iop-code"
+RETRY_AFTER_KEY = "retry-after"
+
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+_log = logs.get("submit_run")
+
+_Context = grpc.aio.ServicerContext[SubmitRunRequest, bytes]
+
+
+class _Answer(Protocol):
+    @property
+    def status(self) -> int: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class RunOpener(Protocol):
+    def open(self, spec: RunSpec) -> AbstractAsyncContextManager[_Answer]: ...
+
+
+class SubmitRun:
+    """Serves `iop.RunIngress`. Responses leave serialized, as the run's reader made them."""
+
+    def __init__(
+        self,
+        principal_tokens: tuple[PrincipalToken, ...],
+        *,
+        snapshots: SnapshotStore,
+        runs: RunOpener,
+    ) -> None:
+        self._principals = Principals(principal_tokens)
+        self._is_open_to_loopback = not principal_tokens
+        self._snapshots = snapshots
+        self._runs = runs
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve it on the listener that nodes dial."""
+        method = grpc.unary_stream_rpc_method_handler(
+            self._submit,
+            request_deserializer=SubmitRunRequest.FromString,
+            response_serializer=bytes,
+        )
+        handler = grpc.method_handlers_generic_handler(SERVICE_NAME, {"SubmitRun": method})
+        server.add_generic_rpc_handlers((handler,))
+
+    async def _submit(self, request: SubmitRunRequest, context: _Context) -> AsyncIterator[bytes]:
+        try:
+            spec = self._spec(request, context)
+            accepted = SubmitRunAccepted(run_id=spec.run_id, request_id=spec.request_id)
+            async with self._runs.open(spec) as answer:
+                if answer.status >= 400:
+                    raise _refused_by_upstream(answer.status)
+                yield SubmitRunResponse(accepted=accepted).SerializeToString()
+                async for response in answer:
+                    yield response
+        except Fault as fault:
+            await _abort(context, fault)
+        except Exception as error:
+            _log.error("submit_run_failed", error=type(error).__name__)
+            await _abort(context, Fault(Code.INTERNAL, "the edge failed on this request"))
+
+    def _spec(self, request: SubmitRunRequest, context: _Context) -> RunSpec:
+        metadata = {
+            key.encode(): value.encode() if isinstance(value, str) else value
+            for key, value in context.invocation_metadata() or ()
+        }
+        principal = self._authenticated(metadata, context)
+        _require_run(request)
+        model = ModelId(request.model)
+        snapshot = self._snapshots.current
+        found = resolve(snapshot.catalog, model)
+        group = None
+        if isinstance(found, ModelSpec):
+            group = next(entry for entry in snapshot.config.models if entry.id == model)
+        tokens = text_tokens(_texts(request), group.chars_per_token if group else None)
+        asked = request.options.max_tokens if request.options.HasField("max_tokens") else None
+        run = _run_request(request, group, tokens.estimate)
+        capabilities: set[Capability] = {"streaming"}
+        if request.tools:
+            capabilities.add("tool_calling")
+        request_id = request_id_of({b"x-request-id": request.request_id.encode()})
+        return RunSpec(
+            run_id=RunId(new_id("run_")),
+            request_id=request_id,
+            surface="submit_run",
+            model=model,
+            demand=Demand(
+                model=model,
+                operation=None,
+                capabilities=frozenset(capabilities),
+                input_tokens=tokens.estimate,
+                input_tokens_floor=tokens.floor,
+                output_tokens=asked,
+            ),
+            work=_SubmittedWork(run),
+            principal=principal,
+            traceparent=traceparent_of(metadata),
+        )
+
+    def _authenticated(self, metadata: dict[bytes, bytes], context: _Context) -> Principal | None:
+        if self._is_open_to_loopback:
+            if not _is_loopback(context.peer()):
+                raise Fault(
+                    Code.INVALID_API_KEY,
+                    "this edge has no principals, so runs are taken from loopback peers only",
+                )
+            return None
+        token = bearer_token(metadata.get(AUTHORIZATION.encode()))
+        if token is None:
+            raise Fault(Code.INVALID_API_KEY, "send a token as authorization: Bearer <token>")
+        return self._principals.of_token(token)
+
+
+class _SubmittedWork:
+    """A run that is normalized from the start: it has no operation that could be relayed."""
+
+    operation = None
+    is_stream = True
+    auth_override = None
+
+    def __init__(self, run: RunRequest) -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        return "SubmittedWork()"
+
+    def upstream_headers(self) -> HeaderPairs:
+        return ()
+
+    def upstream_body(self, target: Target) -> bytes:
+        raise Fault(Code.INTERNAL, "a submitted run has no body to relay")
+
+    def reader(self, status: int, headers: HeaderPairs, target: Target) -> AnswerReader:
+        return _Ignored()
+
+    def run_request(self) -> RunRequest:
+        return self._run
+
+    def run_reader(self) -> _EventReader:
+        return _EventReader()
+
+
+class _Ignored:
+    """The body of an upstream's error: only its status is told."""
+
+    usage = ReportedUsage()
+    headers: HeaderPairs = ()
+
+    def feed(self, chunk: bytes) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+
+class _EventReader:
+    """A run's events as serialized responses; finish and usage come in the last one."""
+
+    headers: HeaderPairs = ()
+
+    def __init__(self) -> None:
+        self._finish_reason = ""
+        self._tokens: TokenUsage | None = None
+
+    @property
+    def usage(self) -> ReportedUsage:
+        tokens = self._tokens
+        if tokens is None:
+            return ReportedUsage()
+        return ReportedUsage(
+            input_tokens=tokens.input_tokens if tokens.HasField("input_tokens") else None,
+            output_tokens=tokens.output_tokens if tokens.HasField("output_tokens") else None,
+        )
+
+    def feed(self, event: RunEvent) -> bytes:
+        match event.WhichOneof("event"):
+            case "text_delta":
+                response = SubmitRunResponse(text_delta=event.text_delta)
+            case "reasoning_delta":
+                response = SubmitRunResponse(reasoning_delta=event.reasoning_delta)
+            case "tool_call_delta":
+                response = SubmitRunResponse(tool_call_delta=event.tool_call_delta)
+            case "finish_reason":
+                self._finish_reason = event.finish_reason
+                return b""
+            case "usage":
+                self._tokens = event.usage
+                return b""
+            case _:
+                return b""
+        return response.SerializeToString()
+
+    def end(self) -> bytes:
+        if not self._finish_reason:
+            raise Fault(Code.UPSTREAM_CLOSED, "the run ended before its answer was whole")
+        end = SubmitRunEnd(finish_reason=self._finish_reason, usage=self._tokens)
+        return SubmitRunResponse(end=end).SerializeToString()
+
+
+def _require_run(request: SubmitRunRequest) -> None:
+    """Raises Fault(invalid_value) that names the field."""
+    if not request.model:
+        raise Fault(Code.INVALID_VALUE, "model must name a model", param="model")
+    if not request.messages:
+        raise Fault(Code.INVALID_VALUE, "messages must not be empty", param="messages")
+    for index, message in enumerate(request.messages):
+        if message.role not in _ROLES:
+            raise Fault(
+                Code.INVALID_VALUE,
+                f"messages[{index}].role must be one of {', '.join(sorted(_ROLES))}",
+                param="messages",
+            )
+    if request.options.HasField("max_tokens") and request.options.max_tokens < 1:
+        raise Fault(
+            Code.INVALID_VALUE, "options.max_tokens must be 1 or more", param="options.max_tokens"
+        )
+
+
+def _run_request(
+    request: SubmitRunRequest, group: ModelGroup | None, input_tokens: int
+) -> RunRequest:
+    """The request as a run, under the model's generation policy (OAI-2)."""
+    run = RunRequest(
+        messages=request.messages,
+        tools=request.tools,
+        tool_choice=request.tool_choice if request.HasField("tool_choice") else None,
+        options=request.options,
+        response_format=request.response_format if request.HasField("response_format") else None,
+        is_stream=True,
+    )
+    if group is None:
+        return run
+    options = run.options
+    floor = group.min_max_tokens or 0
+    if options.HasField("max_tokens"):
+        options.max_tokens = max(options.max_tokens, floor)
+    elif group.default_max_tokens is not None:
+        options.max_tokens = fitted_limit(group.default_max_tokens, group, input_tokens)
+    budget = group.default_thinking_token_budget
+    if budget is not None and not options.HasField("thinking_token_budget"):
+        limit = options.max_tokens if options.HasField("max_tokens") else None
+        if limit is None or budget < limit:
+            options.thinking_token_budget = budget
+    return run
+
+
+def _texts(request: SubmitRunRequest) -> list[str]:
+    texts = [tool.parameters_json for tool in request.tools]
+    for message in request.messages:
+        texts += [part.text for part in message.parts]
+        texts += [call.arguments_json for call in message.tool_calls]
+    return texts
+
+
+def _is_loopback(peer: str) -> bool:
+    """Whether gRPC's name of a peer (`ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`) is local."""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind == "unix":
+        return True
+    host = rest.rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _refused_by_upstream(status: int) -> Fault:
+    """An upstream's own error has no code of ours; it is told by the nearest one and its status."""
+    if status in (429, 503, 529):
+        return Fault(Code.NO_PROVIDER, f"the upstream answered with status {status}")
+    if status < 500:
+        return Fault(Code.INVALID_VALUE, f"the upstream refused the request with status {status}")
+    return Fault(Code.UPSTREAM_INVALID, f"the upstream answered with status {status}")
+
+
+async def _abort(context: Any, fault: Fault) -> None:
+    trailers: list[tuple[str, str]] = [(CODE_KEY, fault.code.value)]
+    seconds = retry_after_s(fault)
+    if seconds is not None:
+        trailers.append((RETRY_AFTER_KEY, str(seconds)))
+    await context.abort(
+        grpc.StatusCode[fault.shape.grpc_status],
+        f"{fault.code.value}: {fault.message}",
+        trailing_metadata=tuple(trailers),
+    )
