@@ -115,13 +115,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def drain(self) -> None:
         """Let the request in progress end, take no further one, and close."""
-        if self._is_receiving:
-            return
         cycle = self._latest_cycle()
-        if cycle is None or cycle.response_complete:
-            self._close()
-        else:
+        if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
+        elif not self._is_receiving:
+            self._close()
 
     def abort(self) -> None:
         """Close at once; a request in progress is cancelled."""
@@ -192,7 +190,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._deadline.clear()
 
     def on_headers_complete(self) -> None:
-        self._has_head = True
         if self.parser.should_upgrade():
             return
         limits = self._limits
@@ -206,6 +203,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 cast(Scope, self.scope)["path"] = self.url.decode("latin-1")
                 self._end_parse(self._body_too_large(int(value)))
         super().on_headers_complete()
+        self._has_head = True
         if self._owner.is_stopping:
             self.cycle.keep_alive = False
 
@@ -222,7 +220,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._deadline.clear()
         super().on_message_complete()
         if self.cycle.response_complete:
-            self._deadline.within(KEEP_ALIVE_S)
+            self._rest()
 
     def _end_parse(self, fault: Fault) -> None:
         self._refusal = fault
@@ -283,6 +281,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         elif not self._is_receiving:
+            self._rest()
+
+    def _rest(self) -> None:
+        """One request is over and the next has not begun."""
+        if self._owner.is_stopping:
+            self._close()
+        else:
             self._deadline.within(KEEP_ALIVE_S)
 
     def _cancel_handler(self) -> None:
@@ -306,6 +311,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.abort()
                 return
+        elif self._has_head and self._is_receiving:
+            # It was answered before all of it had come, and is not answered twice.
+            self._close()
+            return
         path = self.scope.get("path", "")
         self.transport.write(self._rendered(fault, path, dict(self.headers)))
         self.flow.resume_reading()

@@ -328,3 +328,53 @@ async def test_a_caller_that_leaves_pipelined_requests_behind_is_forgotten(rig: 
     client.writer.transport.abort()
     await listener.stop(grace_s=0)
     assert cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    "encoding", [b"content-length: 500\r\n", b"transfer-encoding: chunked\r\n"]
+)
+async def test_a_request_that_was_answered_early_is_not_answered_twice(
+    rig: Rig, encoding: bytes
+) -> None:
+    async def unread(request: Request) -> None:
+        await request.respond(401, b"no")
+
+    await rig.listen(unread, receive_timeout_ms=50)
+    client = await rig.connect()
+    head = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\n" + encoding
+    assert (await client.ask(head + b"\r\n")).status == 401
+    assert await client.closed() == b""
+
+
+async def test_a_stop_closes_what_was_answered_before_all_of_it_had_come(rig: Rig) -> None:
+    async def unread(request: Request) -> None:
+        await request.respond(401, b"no")
+
+    listener = await rig.listen(unread)
+    client = await rig.connect()
+    whole = post(b"x" * 10)
+    assert (await client.ask(whole[:-5])).status == 401
+    stopping = asyncio.create_task(listener.stop(grace_s=60))
+    client.send(whole[-5:])
+    async with asyncio.timeout(5):
+        await stopping
+
+
+async def test_a_stop_lets_a_request_arrive_whole_and_then_closes(rig: Rig) -> None:
+    reading = asyncio.Event()
+
+    async def read(request: Request) -> None:
+        reading.set()
+        await request.respond(200, await request.body())
+
+    listener = await rig.listen(read)
+    client = await rig.connect()
+    whole = post(b"x" * 10)
+    client.send(whole[:-5])
+    await reading.wait()
+    stopping = asyncio.create_task(listener.stop(grace_s=60))
+    await asyncio.sleep(0)
+    client.send(whole[-5:])
+    assert (await client.answer()).body == b"x" * 10
+    async with asyncio.timeout(5):
+        await stopping
