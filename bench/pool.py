@@ -8,6 +8,7 @@ the best of several repeats, because what disturbs a measurement only ever adds 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import timeit
@@ -30,6 +31,7 @@ from iop_edge.pool.demand import Demand
 from iop_edge.pool.effects import Granted, Lease
 from iop_edge.pool.estimate import estimate_tokens
 from iop_edge.pool.pool import Pool
+from iop_edge.runtime.dispatcher import Dispatcher
 from iop_shared.ids import AdapterKey, ModelId, NodeId, ProviderId, Resource, RunId, Target
 
 CANDIDATES = (1, 10, 100, 1_000, 10_000)
@@ -197,6 +199,24 @@ def first_admission_us(candidates: int) -> float:
     return best_us(replace_and_admit, 3) - best_us(replace_only, 3)
 
 
+def dispatcher_us() -> float:
+    """The same through the dispatcher on a loop: ten candidates, a free slot."""
+
+    async def run() -> float:
+        dispatcher = Dispatcher(catalog(10), QueuePolicy())
+        dispatcher.node_connected(NODE)
+        asked = demand()
+        best = float("inf")
+        for _ in range(REPEATS):
+            began = timeit.default_timer()
+            for _ in range(3000):
+                dispatcher.release((await dispatcher.acquire(RUN, asked)).lease)
+            best = min(best, timeit.default_timer() - began)
+        return best / 3000 * 1e6
+
+    return asyncio.run(run())
+
+
 def estimate_us_per_kb() -> float:
     text = "The quick brown fox jumps over the lazy dog, 42 times; isn't that a lot? " * 900
     return best_us(lambda: estimate_tokens([text]), 20) / (len(text) / 1024)
@@ -219,6 +239,7 @@ def measure() -> dict[str, float]:
     figures["admit + release, 10000 candidates, 1000 priorities"] = admit_and_release_us(
         catalog(10_000, priorities=1000)
     )
+    figures["acquire + release through the dispatcher, 10"] = dispatcher_us()
     for models in MODELS_SHARING:
         figures[f"admit + release, {models} models, a set of providers each"] = shared_us(models)
     for pending in PENDING:

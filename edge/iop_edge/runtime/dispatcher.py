@@ -41,7 +41,8 @@ class PoolFault(Fault):
     def __init__(
         self, code: Code, message: str, retry_after_s: float | None, decision: Decision
     ) -> None:
-        super().__init__(code, message, retry_after_s=retry_after_s)
+        param = "model" if code is Code.MODEL_NOT_FOUND else None
+        super().__init__(code, message, param=param, retry_after_s=retry_after_s)
         self.decision = decision
 
 

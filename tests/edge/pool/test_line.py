@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iop_edge.pool.explain import Absent, Standing
-from iop_edge.pool.line import Line, Rank
+from iop_edge.pool.line import Line, Rank, Waiter
+from iop_shared.ids import RunId
+from tests.edge.pool.rig import demand
 
 ranks = st.none() | st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 2))
 
@@ -49,6 +51,22 @@ def test_ranks_that_nobody_holds_any_more_are_forgotten():
         rank = after
     assert len(line._buckets) == len(line._ranks) < 100
     assert line.pick(-1, 0) == 0
+
+
+def test_a_lane_that_is_empty_leaves_nothing_behind():
+    line = filled([0, 1, 2], [None] * 3)
+    waiters = [
+        Waiter(RunId(f"r{n}"), demand(), n, 0.0, 0.0, frozenset(), line, avoid)
+        for n, avoid in enumerate((0, 0b001, 0b110))
+    ]
+    for waiter in waiters:
+        line.join(waiter)
+    assert {avoid: lane.oldest() for avoid, lane in line.lanes.items()} == {
+        waiter.avoid: waiter for waiter in waiters
+    }
+    for waiter in waiters:
+        line.leave(waiter)
+    assert line.lanes == {}
 
 
 def test_a_mask_names_the_positions_that_are_in_the_line():

@@ -145,6 +145,19 @@ def test_a_narrower_window_is_no_matter_to_those_who_came_before_it():
     assert refusal_of(retried).code is Code.NO_PROVIDER
 
 
+@pytest.mark.req("REF-3", "POOL-10")
+def test_attribution_and_window_of_a_new_generation_hold_from_the_next_dispatch_on():
+    pool = joined(catalog([spec("a", capacity=3)], window=100))
+    before = lease_of(pool.admit(R1, demand(), 0.0))
+    pool.replace(
+        catalog([spec("a", capacity=3)], window=200, usage_attribution="model_group"), policy(), 1.0
+    )
+    after = lease_of(pool.admit(R2, demand(floor=150), 1.0))
+    assert before.attribution == Attribution("provider", "a")
+    assert after.attribution == Attribution("model_group", "m")
+    assert pool.leases == (before, after)
+
+
 @pytest.mark.req("POOL-14")
 def test_what_no_provider_of_the_model_can_do_is_unsupported_whatever_is_connected():
     pool = Pool(catalog([spec("a", abilities=MESSAGES)]), policy())

@@ -561,3 +561,20 @@ def test_long_and_short_of_two_models_on_one_provider_share_its_long_slot():
         r4 ends -> r7 gets a
         """
     )
+
+
+@pytest.mark.req("POOL-13")
+def test_a_run_that_comes_back_after_its_deadline_takes_a_free_slot_and_waits_for_none():
+    Story([spec("a"), spec("b")], timeout_ms=1000).tell(
+        """
+        n joins
+        r1 asks m -> r1 gets a
+        at 2
+        r1 fails -> r1 gets b
+        r2 asks m -> r2 gets a
+        at 4
+        r1 ends
+        r3 asks m -> r3 gets b
+        r2 fails -> r2 expires
+        """
+    )

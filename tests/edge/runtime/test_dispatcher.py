@@ -203,7 +203,8 @@ async def test_a_refresh_wakes_what_the_new_catalog_can_serve_and_tells_the_othe
     await asyncio.sleep(0)
     dispatcher.replace(catalog([spec("a", capacity=2)], {"m": ["a"]}), policy())
     assert (await served).lease.run_id == "r2"
-    assert (await fault_of(orphan)).code is Code.MODEL_NOT_FOUND
+    fault = await fault_of(orphan)
+    assert (fault.code, fault.param) == (Code.MODEL_NOT_FOUND, "model")
 
 
 @pytest.mark.req("POOL-7")
