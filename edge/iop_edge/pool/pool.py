@@ -56,7 +56,8 @@ _NONE_TRIED: frozenset[Resource] = frozenset()
 
 
 class QueueStatus(Struct, frozen=True, kw_only=True):
-    """The queue as the status surfaces show it. `oldest_ms` is None while nobody waits."""
+    """The queue as the status surfaces show it. `oldest_ms` is the longest wait of those in it,
+    None while nobody waits."""
 
     pending: int
     max_queue: int
@@ -206,7 +207,7 @@ class Pool:
                 self._wait(waiter)
             else:
                 effects.append(self._refused(waiter, slate, now, why))
-        self._pump([(line, 0) for line in self._lines.values()], now, effects)
+        self._pump(self._lines.values(), now, effects)
         return effects
 
     def drain(self, now: float) -> list[Effect]:
@@ -234,11 +235,12 @@ class Pool:
         return {resource.spec.resource: resource.status for resource in self._rotation}
 
     def queue_status(self, now: float) -> QueueStatus:
-        oldest = self._queue.oldest()
+        waits_s = (now - waiter.asked_at for waiter in self._waiting.values())
+        longest_s = max(waits_s, default=None)
         return QueueStatus(
             pending=len(self._waiting),
             max_queue=self._policy.max_queue,
-            oldest_ms=None if oldest is None else (now - oldest.asked_at) * 1000,
+            oldest_ms=None if longest_s is None else longest_s * 1000,
         )
 
     # --- judging --------------------------------------------------------------------------
@@ -328,11 +330,11 @@ class Pool:
             resource.relist()
             self._states[resource.position] = resource.state
 
-    def _pump(self, lines: Iterable[tuple[Line, int]], now: float, effects: list[Effect]) -> None:
+    def _pump(self, lines: Iterable[Line], now: float, effects: list[Effect]) -> None:
         """Serve the waiters of these lines, oldest first, while a free slot can serve one."""
         heap = [
             (oldest.arrival, avoid, line)
-            for line, _ in lines
+            for line in lines
             for avoid, lane in line.lanes.items()
             if (oldest := lane.oldest()) is not None
         ]
@@ -387,7 +389,7 @@ class Pool:
             why = no_provider(waiter.demand, slate)
             self._leave(waiter)
             effects.append(self._refused(waiter, slate, now, why))
-        self._pump(touched.items(), now, effects)
+        self._pump(touched, now, effects)
         return effects
 
     # --- a new catalog --------------------------------------------------------------------

@@ -66,21 +66,21 @@ class LiveResource:
         """Its rank among those with a free ordinary slot; None where it has none."""
         self.long_rank: Rank | None = None
         """The same for a long request, which needs both slots."""
-        self.lines: list[tuple[Line, int]] = []
+        self.lines: dict[Line, int] = {}
         """The lines it is in, with its local place in each."""
 
     def place(self, spec: ResourceSpec, position: int, *, is_connected: bool) -> None:
         """Begin anew in a catalog, in no line yet. Counters and probed health stay."""
         self.spec = spec
         self.position = position
-        self.lines = []
+        self.lines = {}
         self.standing, self.tier = self._judge(is_connected)
         self._rerank()
 
     def retire(self) -> None:
         """Leave the catalog with leases still out. Only their count is kept."""
         self.position = -1
-        self.lines = []
+        self.lines = {}
         self.probed = "healthy"
 
     @property
@@ -89,17 +89,17 @@ class LiveResource:
 
     def enter(self, line: Line, local: int) -> tuple[Standing, Rank | None]:
         """Take a place in a line that is being made; return what to fill in there."""
-        self.lines.append((line, local))
+        self.lines[line] = local
         return self.standing, self.long_rank if line.is_long else self.rank
 
-    def stand(self, *, is_connected: bool) -> list[tuple[Line, int]]:
+    def stand(self, *, is_connected: bool) -> dict[Line, int]:
         """Judge anew whether it is a candidate; return its lines if that changed a thing."""
         before = self.standing
         tier = self.tier
         self.standing, self.tier = self._judge(is_connected)
         if (before, tier) == (self.standing, self.tier):
-            return []
-        for line, local in self.lines:
+            return {}
+        for line, local in self.lines.items():
             line.stand(local, before, self.standing)
         self.relist()
         return self.lines
@@ -109,7 +109,7 @@ class LiveResource:
         before, long_before = self.rank, self.long_rank
         self._rerank()
         after, long_after = self.rank, self.long_rank
-        for line, local in self.lines:
+        for line, local in self.lines.items():
             if line.is_long:
                 line.move(local, long_before, long_after)
             else:

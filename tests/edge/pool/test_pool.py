@@ -223,6 +223,24 @@ def test_the_wait_is_counted_from_asking_to_the_grant():
     assert pool.queue_status(5.0).oldest_ms is None
 
 
+@pytest.mark.req("POOL-5", "POOL-13")
+def test_status_shows_the_longest_wait_which_need_not_be_that_of_the_oldest_arrival():
+    story = Story([spec("a"), spec("b")])
+    story.tell(
+        """
+        n joins
+        r1 asks m -> r1 gets a
+        r2 asks m -> r2 gets b
+        at 1
+        r3 asks m -> r3 waits
+        r4 asks m -> r4 waits
+        at 4
+        r1 fails -> r3 gets a, r1 waits
+        """
+    )
+    assert story.pool.queue_status(5.0).oldest_ms == 4000.0
+
+
 @pytest.mark.req("POOL-8")
 def test_status_tells_free_busy_unavailable_and_disabled_apart():
     pool = joined(
