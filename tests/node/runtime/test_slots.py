@@ -136,3 +136,21 @@ async def test_a_router_counts_across_swaps_and_by_the_registry_that_serves(
         second = asyncio.create_task(router.execute(attempt(), None))
         registry.adapters["a"].release.set()
         await asyncio.gather(first, second)
+
+
+@pytest.mark.req("REF-3")
+async def test_a_router_lets_those_who_wait_in_as_soon_as_a_larger_capacity_is_installed(
+    payload, install, attempt
+):
+    async with Router(capacity_grace_s=60.0) as router:
+        registry = await install(router, payload(1, capacity=1, a="1"))
+        adapter = registry.adapters["a"]
+        runs = [asyncio.create_task(router.execute(attempt(), None)) for _ in range(2)]
+        await adapter.entered.wait()
+        await settle()
+        assert adapter.running == 1
+        await install(router, payload(2, capacity=2, a="1"))
+        await settle()
+        assert adapter.running == 2
+        adapter.release.set()
+        await asyncio.gather(*runs)
