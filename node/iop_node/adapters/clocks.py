@@ -62,6 +62,7 @@ class CallClocks:
     def stop(self) -> None:
         """Nothing that happens from here on is a timeout: what was asked for is there."""
         self._due = self._total_due = math.inf
+        # No phase that is still begun, by a body on its way, arms the timer again.
         self._armed_for = -math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -79,9 +80,7 @@ class CallClocks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.stop()
         try:
             await self._scope.__aexit__(kind, error, trace)
         except TimeoutError:
