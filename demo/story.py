@@ -22,7 +22,7 @@ from demo.voice import Bar, Voice
 
 QUESTION = "What is a load balancer? Answer in two sentences."
 LONG_REQUEST = "Tell me a long story about a lighthouse keeper."
-LONG_STREAM_S = 6
+LONG_STREAM_S = 5
 """How long the long stream is to last: a refresh must fit into it with room to spare."""
 
 _MODELS = """\
