@@ -28,11 +28,11 @@ from iop.runtime_pb2 import (
 from iop_edge.config.effective import ModelGroup, PrincipalToken
 from iop_edge.pool.catalog import ModelSpec
 from iop_edge.pool.demand import Demand
+from iop_edge.pool.estimate import estimate_tokens
 from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.snapshot import SnapshotStore
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, Principal, ReportedUsage, RunSpec
 from iop_edge.serve.http.errors import new_id, request_id_of, retry_after_s
-from iop_edge.serve.openai.tokens import text_tokens
 from iop_edge.serve.policy import Principals, bearer_token, fitted_limit, traceparent_of
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
@@ -115,7 +115,7 @@ class SubmitRun:
         group = None
         if isinstance(found, ModelSpec):
             group = next(entry for entry in snapshot.config.models if entry.id == model)
-        tokens = text_tokens(_texts(request), group.chars_per_token if group else None)
+        tokens = estimate_tokens(_texts(request), group.chars_per_token if group else None)
         asked = request.options.max_tokens if request.options.HasField("max_tokens") else None
         run = _run_request(request, group, tokens.estimate)
         capabilities: set[Capability] = {"streaming"}

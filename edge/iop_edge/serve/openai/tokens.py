@@ -1,42 +1,32 @@
-"""How many tokens a prompt has, before any tokenizer has seen it (POOL-4).
+"""Which text of a caller's request is its prompt, and how many tokens that has (POOL-4).
 
-Two numbers out of the prompt's text. They are all that the edge knows, so that what is asked of
-the pool and what a policy makes room for are the same:
-
-- the *estimate*, one token for four bytes of UTF-8 (or `chars_per_token` characters), decides the
-  context class;
-- the *floor* decides refusals. No tokenizer in use lets a token reach over white space between
-  words, and running text has fewer than six characters a token; so there is at least one token a
-  word, and one for six characters that are no white space. What the floor refuses, the upstream
-  would have refused.
-
-Images and other data count nothing here: their tokens do not follow from their bytes.
+The counting itself is `iop_edge.pool.estimate`'s; here is decided what is counted. The estimate
+counts all that a model may be given to read: messages, tool calls, tools. The floor counts only
+what it is certainly given, the text of messages: servers render tools as they like, and leave the
+reasoning of earlier turns out. Images and other data count nothing: their tokens do not follow
+from their bytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
+from iop_edge.pool.estimate import TokenEstimate, estimate_tokens
 from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_edge.serve.dialect.request import Members
 
-BYTES_PER_TOKEN = 4.0
-MOST_CHARS_PER_TOKEN = 6
+_BYTES_PER_TOKEN = 4.0
+"""Only for prompts so short that nothing depends on their count."""
+
+_MOST_TOKENS_PER_BYTE = 2
+"""No class of bytes weighs more in the estimate."""
 
 _SPOKEN = ("messages", "input", "system", "instructions")
 _DECLARED = ("tools", "functions")
-
-
-class PromptTokens(NamedTuple):
-    """`estimate` is never below `floor`."""
-
-    estimate: int
-    floor: int
+_PROMPT = (*_SPOKEN, *_DECLARED)
 
 
 class _Node(Struct):
@@ -56,52 +46,39 @@ _nodes = msgspec.json.Decoder(str | list[_Node] | None).decode
 
 def prompt_tokens(
     members: Members, chars_per_token: float | None, *, nearest_bound: int = 0
-) -> PromptTokens:
+) -> TokenEstimate:
     """Count the text of a request's prompt.
 
-    Words are counted only where that many bytes could reach `nearest_bound` tokens at all; below,
+    Text is looked at only where that many bytes could reach `nearest_bound` tokens at all; below,
     the floor is 0, which is as true and costs nothing.
     """
-    size = sum(len(memoryview(members[name])) for name in _SPOKEN if name in members)
-    declared = [bytes(members[name]).decode() for name in _DECLARED if name in members]
-    size += sum(map(len, declared))
-    per_token = chars_per_token or BYTES_PER_TOKEN
-    if size < nearest_bound * min(per_token, 1.0):
-        # Even one token a byte stays below. The structure around the text counts as text here.
-        return PromptTokens(math.ceil(size / per_token), 0)
+    size = sum(len(memoryview(members[name])) for name in _PROMPT if name in members)
+    per_token = chars_per_token or _BYTES_PER_TOKEN
+    guess = TokenEstimate(math.ceil(size / per_token), 0)
+    if size < nearest_bound * min(chars_per_token or 1.0, 1 / _MOST_TOKENS_PER_BYTE):
+        return guess
     try:
         spoken = [_nodes(members[name]) for name in _SPOKEN if name in members]
     except NOT_JSON:
         # A prompt of another form is the upstream's to refuse; it still has a size.
-        return PromptTokens(math.ceil(size / per_token), 0)
-    texts = [text for content in spoken for text in _within(content)]
-    return text_tokens([*texts, *declared], chars_per_token)
+        return guess
+    certain: list[str] = []
+    likely = [bytes(members[name]).decode() for name in _DECLARED if name in members]
+    for content in spoken:
+        _collect(content, certain, likely)
+    floor = estimate_tokens(certain).floor
+    estimate = estimate_tokens([*certain, *likely], chars_per_token).estimate
+    return TokenEstimate(max(estimate, floor), floor)
 
 
-def text_tokens(texts: Iterable[str], chars_per_token: float | None) -> PromptTokens:
-    """Count what is given as text already."""
-    chars = size = words = solid = 0
-    for text in texts:
-        chars += len(text)
-        size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        split = text.split()
-        words += len(split)
-        solid += sum(map(len, split))
-    floor = max(words, solid // MOST_CHARS_PER_TOKEN)
-    guess = chars / chars_per_token if chars_per_token else size / BYTES_PER_TOKEN
-    return PromptTokens(max(floor, math.ceil(guess)), floor)
-
-
-def _within(content: str | list[_Node] | None) -> Iterator[str]:
+def _collect(content: str | list[_Node] | None, certain: list[str], likely: list[str]) -> None:
     if isinstance(content, str):
-        yield content
+        certain.append(content)
         return
     for node in content or ():
-        for text in (node.text, node.thinking, node.arguments):
-            if text:
-                yield text
-        yield from _within(node.content)
-        yield from _within(node.output)
-        for raw in (node.input, node.tool_calls):
-            if data := bytes(raw):
-                yield data.decode()
+        if node.text:
+            certain.append(node.text)
+        likely += [text for text in (node.thinking, node.arguments) if text]
+        likely += [bytes(raw).decode() for raw in (node.input, node.tool_calls) if bytes(raw)]
+        _collect(node.content, certain, likely)
+        _collect(node.output, certain, likely)
