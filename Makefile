@@ -6,10 +6,10 @@ STAMP  := $(VENV)/.setup-done
 MODEL  := $(VENV)/.model-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test check e2e proto docs lock clean
+.PHONY: help setup model demo test check e2e artifacts proto docs lock clean
 
 help: ## What can be made here
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv/ with the two commands and everything the tests need
 
@@ -42,6 +42,9 @@ check: $(STAMP) ## What must be clean before anything lands: format, lint, types
 
 proto: $(STAMP) ## Regenerate the stubs in shared/iop from proto/
 	@$(BIN)/python scripts/proto.py
+
+artifacts: $(STAMP) ## What joining nodes install, into DIR (default dist/artifacts), for bootstrap.artifact_dir
+	@$(BIN)/python scripts/artifacts.py $(or $(DIR),dist/artifacts)
 
 lock: ## Renew requirements/*.txt from pyproject.toml (needs uv)
 	@scripts/lock

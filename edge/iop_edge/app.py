@@ -31,6 +31,11 @@ from iop_edge.runtime.usage import UsageLedger
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.admin.status import edge_status
 from iop_edge.serve.admin.surface import ADMIN_LIMITS, AdminSurface
+from iop_edge.serve.bootstrap.surface import (
+    BOOTSTRAP_LIMITS,
+    BootstrapSurface,
+    render_plain,
+)
 from iop_edge.serve.grpc_listener import GrpcListener
 from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.routes import Router
@@ -122,6 +127,7 @@ class Edge:
             started_at=self._started_at,
             is_unix=config.admin.listen.startswith("unix:"),
         )
+        self._bootstrap = BootstrapSurface(config)
         self._ingress: HttpListener | None = None
 
     # -- what it says of itself ----------------------------------------------------------------
@@ -169,10 +175,22 @@ class Edge:
                     render=self._admin.render,
                 )
             )
+            bootstrap = await stack.enter_async_context(
+                HttpListener(
+                    self._bootstrap.app(),
+                    config.bootstrap.listen,
+                    limits=BOOTSTRAP_LIMITS,
+                    tls=config.bootstrap.tls,
+                    render=render_plain,
+                )
+            )
+            self._bootstrap.server_listens = server.address
+            self._bootstrap.bootstrap_listens = bootstrap.address
             addresses = {
                 "server": server.address,
                 "metrics": metrics.address,
                 "admin": admin.address,
+                "bootstrap": bootstrap.address,
             }
             if config.openai.enabled:
                 self._ingress = await stack.enter_async_context(

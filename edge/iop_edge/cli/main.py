@@ -13,6 +13,7 @@ COMMANDS = {
     "status": "iop_edge.cli.status:status",
     "health": "iop_edge.cli.health:health",
     "token": "iop_edge.cli.token:token",
+    "node": "iop_edge.cli.node:node",
 }
 
 

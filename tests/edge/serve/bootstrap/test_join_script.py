@@ -1,0 +1,217 @@
+"""The parts of the join script, in this process; the whole of it runs in the end-to-end test."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import platform
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iop_edge.serve.bootstrap import join_script
+from iop_edge.serve.bootstrap.join_script import Refused
+
+from .conftest import manifest
+
+TOKEN = "iop_node_0123abcd_" + "s" * 40
+OTHER = "iop_node_0123abcd_" + "o" * 40
+
+SOURCE = Path(join_script.__file__).read_text()
+
+
+@pytest.fixture(autouse=True)
+def no_token_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("IOP_NODE_TOKEN", raising=False)
+
+
+@pytest.mark.req("NODE-2")
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(SOURCE))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+@pytest.mark.req("NODE-2")
+def test_an_old_python_can_compile_it_and_is_told_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ast.parse(SOURCE, feature_version=(3, 8))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2))
+    assert join_script.main([]) == 1
+    assert "Python 3.11 or newer is needed; this is 3.9" in capsys.readouterr().err
+
+
+# --- the token ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("NODE-1", "SEC-1")
+@pytest.mark.parametrize("source", ["file", "environment", "kept", "input"])
+def test_the_token_comes_from_the_nearest_place_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    order = ("file", "environment", "kept", "input")
+    has = {name: order.index(name) >= order.index(source) for name in order}
+    file, kept = tmp_path / "file", tmp_path / "kept"
+    file.write_text(f"{TOKEN if source == 'file' else OTHER}\n")
+    if has["environment"]:
+        monkeypatch.setenv("IOP_NODE_TOKEN", TOKEN if source == "environment" else OTHER)
+    if has["kept"]:
+        kept.write_text((TOKEN if source == "kept" else OTHER) + "\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN if source == 'input' else OTHER}\n"))
+    assert join_script.token_of(file if has["file"] else None, kept) == TOKEN
+
+
+@pytest.mark.req("NODE-2")
+def test_a_placeholder_left_in_the_line_is_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IOP_NODE_TOKEN", "<token of a-node-with-a-very-long-name>")
+    monkeypatch.setattr("sys.stdin", io.StringIO(TOKEN + "\n"))
+    assert join_script.token_of(None, tmp_path / "kept") == TOKEN
+
+
+@pytest.mark.req("SEC-1")
+def test_on_a_terminal_it_is_asked_for_without_an_echo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("not read from here"))
+    monkeypatch.setattr("getpass.getpass", lambda prompt: f" {TOKEN} ")
+    assert join_script.token_of(None, tmp_path / "kept") == TOKEN
+
+
+@pytest.mark.req("SEC-1")
+@pytest.mark.parametrize("wrong", ["", "short", "ä" * 40, "s" * 40 + "\x07s"])
+def test_what_is_no_token_is_refused_without_being_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(wrong + "\n"))
+    with pytest.raises(Refused, match="32 or more") as caught:
+        join_script.token_of(None, tmp_path / "kept")
+    assert not wrong or wrong not in str(caught.value)
+
+
+@pytest.mark.req("NODE-2")
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="absent"):
+        join_script.token_of(tmp_path / "absent", tmp_path / "kept")
+
+
+@pytest.mark.req("SEC-1")
+def test_what_is_kept_is_private_whatever_the_mask_and_whatever_was_there(tmp_path: Path) -> None:
+    kept = tmp_path / "token"
+    mask = os.umask(0)
+    try:
+        assert join_script.keep(kept, TOKEN, 0o600)
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert not join_script.keep(kept, TOKEN, 0o600)
+        kept.chmod(0o644)
+        assert join_script.keep(kept, TOKEN, 0o600)
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    finally:
+        os.umask(mask)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
+
+
+# --- the machine -------------------------------------------------------------------------------
+
+
+def _offered(*targets: tuple[str, str], **changes: Any) -> dict[str, Any]:
+    return manifest(
+        targets=[{"python": python, "platform": machine} for python, machine in targets], **changes
+    )
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
+
+
+@pytest.mark.req("NODE-2")
+@pytest.mark.usefixtures("machine")
+def test_a_machine_takes_its_own_wheels_and_those_for_all() -> None:
+    names = [("3.12", "aarch64"), ("3.12", "x86_64"), ("3.11", "aarch64")]
+    names += [("any", "aarch64"), ("any", "x86_64"), ("any", "any")]
+    files = [{"file": f"{a}-{b}", "python": a, "platform": b} for a, b in names]
+    taken = join_script.wheels_for_this_machine(_offered(("3.12", "aarch64"), files=files))
+    assert [wheel["file"] for wheel in taken] == ["3.12-aarch64", "any-aarch64", "any-any"]
+
+
+@pytest.mark.req("NODE-2")
+@pytest.mark.usefixtures("machine")
+def test_a_machine_that_nothing_is_offered_for_is_told_what_is_offered() -> None:
+    with pytest.raises(Refused, match=r"Python 3\.12 on aarch64; it offers 3\.11 on x86_64"):
+        join_script.wheels_for_this_machine(_offered(("3.11", "x86_64")))
+
+
+@pytest.mark.req("NODE-2")
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("libc", [("glibc", "2.5"), ("", "")])
+def test_another_c_library_is_told(monkeypatch: pytest.MonkeyPatch, libc: tuple[str, str]) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    with pytest.raises(Refused, match="glibc"):
+        join_script.wheels_for_this_machine(_offered(("3.12", "aarch64")))
+
+
+@pytest.mark.req("NODE-2")
+def test_a_python_without_venv_is_told_which_package_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    edge = join_script.Edge("http://127.0.0.1:1", None)
+    with pytest.raises(Refused, match=r"apt-get install -y python3\.\d+-venv"):
+        join_script.install(edge, [], tmp_path / "venv")
+    assert not list(tmp_path.iterdir())
+
+
+# --- names and services ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node_id", "name"),
+    [("gpu-a", "iop-node-gpu-a"), ("", "iop-node"), ("a/../b", "iop-node-a-..-b-83f4e4d4")],
+)
+def test_a_name_is_good_for_files_and_units(node_id: str, name: str) -> None:
+    made = join_script.name_of(node_id)
+    assert "/" not in made
+    assert made.partition("-b-")[0] == name.partition("-b-")[0]
+
+
+def test_ids_that_read_the_same_as_a_name_stay_apart() -> None:
+    assert join_script.name_of("a b") != join_script.name_of("a/b") != join_script.name_of("a-b")
+
+
+@pytest.mark.req("NODE-2", "SEC-1")
+@pytest.mark.parametrize("is_system", [True, False])
+def test_a_service_reads_the_token_from_its_file_and_stops_where_trying_again_is_no_use(
+    is_system: bool,
+) -> None:
+    folder = Path("/home/100% mine/config")
+    files = {"IOP_NODE_TOKEN_FILE": folder / "token"}
+    unit = join_script.unit_of("iop-node-a", Path("/v/bin/iop-node"), folder, files, is_system)
+    assert "RestartPreventExitStatus=2 6\n" in unit
+    assert "EnvironmentFile=/home/100%% mine/config/node.env\n" in unit
+    if is_system:
+        assert "DynamicUser=yes\n" in unit
+        assert "LoadCredential=IOP_NODE_TOKEN_FILE:/home/100%% mine/config/token\n" in unit
+    else:
+        assert 'Environment="IOP_NODE_TOKEN_FILE=/home/100%% mine/config/token"\n' in unit
