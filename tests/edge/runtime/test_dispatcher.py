@@ -44,9 +44,15 @@ async def waiting(dispatcher: Dispatcher, run_id: str) -> asyncio.Task[Grant]:
     return task
 
 
+async def soon(task: asyncio.Task[Grant]) -> Grant:
+    """What the task brings. A pool that forgets it fails the test instead of stopping it."""
+    async with asyncio.timeout(10):
+        return await task
+
+
 async def fault_of(task: asyncio.Task[Grant]) -> PoolFault:
     with pytest.raises(PoolFault) as caught:
-        await task
+        await soon(task)
     return caught.value
 
 
@@ -56,11 +62,11 @@ async def test_a_free_slot_is_had_at_once_and_a_released_one_by_who_waits_longes
     first = await dispatcher.acquire(RunId("r1"), demand())
     second, third = await waiting(dispatcher, "r2"), await waiting(dispatcher, "r3")
     dispatcher.release(first.lease)
-    granted = await second
+    granted = await soon(second)
     assert granted.lease.run_id == "r2"
     assert not third.done()
     dispatcher.release(granted.lease)
-    assert (await third).lease.run_id == "r3"
+    assert (await soon(third)).lease.run_id == "r3"
 
 
 @pytest.mark.req("POOL-6")
@@ -123,7 +129,7 @@ async def test_a_caller_that_gives_up_in_the_queue_leaves_it():
     assert dispatcher.queue_status().pending == 0
     successor = await waiting(dispatcher, "r3")
     dispatcher.release(grant.lease)
-    assert (await successor).lease.run_id == "r3"
+    assert (await soon(successor)).lease.run_id == "r3"
 
 
 @pytest.mark.req("POOL-6")
@@ -135,7 +141,7 @@ async def test_a_caller_cancelled_between_grant_and_use_gives_the_slot_back():
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    assert (await next_one).lease.run_id == "r3"
+    assert (await soon(next_one)).lease.run_id == "r3"
     assert dispatcher.lease_count == 1
 
 
@@ -148,7 +154,7 @@ async def test_a_slot_granted_to_one_cancelled_in_the_same_breath_goes_to_the_ne
     dispatcher.release(grant.lease)
     with pytest.raises(asyncio.CancelledError):
         await gone
-    assert (await next_one).lease.run_id == "r3"
+    assert (await soon(next_one)).lease.run_id == "r3"
     assert dispatcher.lease_count == 1
     assert dispatcher.queue_status().pending == 0
 
@@ -202,7 +208,7 @@ async def test_a_refresh_wakes_what_the_new_catalog_can_serve_and_tells_the_othe
     orphan = asyncio.create_task(dispatcher.acquire(RunId("r3"), demand("k")))
     await asyncio.sleep(0)
     dispatcher.replace(catalog([spec("a", capacity=2)], {"m": ["a"]}), policy())
-    assert (await served).lease.run_id == "r2"
+    assert (await soon(served)).lease.run_id == "r2"
     fault = await fault_of(orphan)
     assert (fault.code, fault.param) == (Code.MODEL_NOT_FOUND, "model")
 
@@ -266,7 +272,7 @@ async def test_draining_refuses_the_new_and_serves_those_who_wait():
         await dispatcher.acquire(RunId("r3"), demand())
     assert caught.value.code is Code.DRAINING
     dispatcher.release(grant.lease)
-    assert (await pending).lease.run_id == "r2"
+    assert (await soon(pending)).lease.run_id == "r2"
 
 
 @pytest.mark.req("POOL-12")
