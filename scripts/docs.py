@@ -17,7 +17,7 @@ from iop_edge.config.document import Document
 from iop_edge.config.json_schema import default_values, json_schema
 from iop_edge.config.reading.complaints import bounds_of
 from iop_edge.config.reload_class import Reload
-from iop_edge.config.resolving.catalog import BUILT_IN
+from iop_edge.config.resolving.built_in import BUILT_IN
 from iop_edge.config.yaml12.emit import scalar
 from iop_edge.refresh.reasons import reason_for
 from iop_edge.refresh.shape import effective_shape, rows

@@ -25,6 +25,7 @@ from iop_edge.config.resolving.queue import QueueSource
 from iop_edge.config.resolving.secrets import closed_vault, open_vault
 from iop_edge.config.sources import SecretFile, SecretUnreadable, SourceFile, Sources
 from iop_edge.config.vault import Vault, secret_paths
+from iop_edge.config.yaml12.aliases import References
 from iop_edge.config.yaml12.places import Place, Places, mark_of
 from iop_edge.config.yaml12.text import Lines, TextRefused, decode
 from iop_edge.config.yaml12.tree import Tree, build
@@ -67,7 +68,7 @@ def load(sources: Sources, *, skip_secrets: bool = False) -> Loaded:
     roots = [tree.root for tree in trees if tree.root is not None]
     if not roots or len(roots) < len(trees):
         # What a file that cannot be read would have said is not known: nothing is made of the rest.
-        raise ConfigInvalid(report.problems())
+        raise report.invalid()
     root = roots[0]
     for over in roots[1:]:
         root = merge(root, over, report.places)
@@ -80,7 +81,7 @@ def load(sources: Sources, *, skip_secrets: bool = False) -> Loaded:
     vault_of = closed_vault if skip_secrets else open_vault
     vault = vault_of(normalized.sites, sources, report)
     if report.has_errors:
-        raise ConfigInvalid(report.problems())
+        raise report.invalid()
     return Loaded(
         config=normalized.config,
         digest=sources.digest(),
@@ -99,7 +100,7 @@ def _read(file: SourceFile, sources: Sources, report: Report) -> Tree:
         line, column = Lines(refused.before).place(len(refused.before))
         places.add_file(file.name, refused.before)
         report.at(refused.code, refused.message, Place(file.name, line, column))
-        return Tree(None, [], False, [])
+        return Tree(None, References(), False, [])
     number = places.add_file(file.name, text)
     tree = build(text, number, places)
     for finding in tree.findings:

@@ -41,13 +41,13 @@ class ConfigInvalid(Exception):
     """The candidate cannot run. Nothing has changed (REF-5).
 
     `problems` holds the first 50, errors before warnings, in the order of their places; `omitted`
-    counts the rest.
+    counts the rest, those included that were only counted when they were found.
     """
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], *, uncollected: int = 0) -> None:
         every = tuple(problems)
         self.problems = every[:MAX_SHOWN]
-        self.omitted = len(every) - len(self.problems)
+        self.omitted = len(every) - len(self.problems) + uncollected
         super().__init__(str(self))
 
     def __str__(self) -> str:

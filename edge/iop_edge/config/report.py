@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from iop_edge.config.paths import render
-from iop_edge.config.problems import Problem, Severity
+from iop_edge.config.problems import ConfigInvalid, Problem, Severity
 from iop_edge.config.yaml12.places import Place, Places, Steps
+
+MAX_COLLECTED = 2_000
+"""Past this many errors the rest is only counted: a bad file may cost no more than a good one."""
 
 
 class _Found(NamedTuple):
@@ -28,11 +31,11 @@ class Report:
         self.root: Any = {}
         self._found: list[_Found] = []
         self._closed: set[int] = set()
-        self._file_order: dict[str, int] = {}
+        self._errors = 0
 
     @property
     def has_errors(self) -> bool:
-        return any(found.problem.severity == "error" for found in self._found)
+        return self._errors > 0
 
     def error(
         self,
@@ -67,6 +70,8 @@ class Report:
 
     def at(self, code: str, message: str, place: Place, path: str = "") -> None:
         """An error whose place is known, in a text that may have no tree."""
+        if self._is_counted_only("error"):
+            return
         self._keep(
             Problem(
                 code=code,
@@ -91,7 +96,7 @@ class Report:
         is_last: bool = False,
         path: Steps | None = None,
     ) -> None:
-        if self.is_closed(steps):
+        if self.is_closed(steps) or self._is_counted_only(severity):
             return
         place = self.places.find(self.root, steps, on_key=on_key)
         problem = Problem(
@@ -106,11 +111,22 @@ class Report:
         self._keep(problem, place, is_last=is_last)
 
     def _keep(self, problem: Problem, place: Place, *, is_last: bool) -> None:
-        self._file_order.setdefault(place.file, self.places.file_number(place.file))
         self._found.append(_Found(is_last, place, len(self._found), problem))
 
+    def _is_counted_only(self, severity: Severity) -> bool:
+        if severity == "warning":
+            return False
+        self._errors += 1
+        return self._errors > MAX_COLLECTED
+
+    def invalid(self) -> ConfigInvalid:
+        """The exception that tells all of it."""
+        return ConfigInvalid(self.problems(), uncollected=max(0, self._errors - MAX_COLLECTED))
+
     def problems(self) -> tuple[Problem, ...]:
-        """All of them: errors before warnings, each in the order of files and lines."""
+        """Those collected: errors before warnings, each in the order of files and lines."""
+        names = {found.place.file for found in self._found}
+        order = {name: self.places.file_number(name) for name in names}
         return tuple(
             found.problem
             for found in sorted(
@@ -118,7 +134,7 @@ class Report:
                 key=lambda found: (
                     found.problem.severity == "warning",
                     found.is_last,
-                    self._file_order[found.place.file],
+                    order[found.place.file],
                     found.place.line,
                     found.place.column,
                     found.order,

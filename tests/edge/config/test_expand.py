@@ -86,6 +86,12 @@ def test_a_value_from_the_environment_is_shown_in_no_message() -> None:
 
 
 @pytest.mark.req("CFG-2")
+@pytest.mark.parametrize("text", ["<<: ${NOT_SET}", "1: [a, {b: '${NOT_SET}'}]", "1: &a ['${X}']"])
+def test_nothing_is_expanded_below_a_key_that_is_refused(text: str) -> None:
+    assert len([one for one in problems(text) if one.severity == "error"]) == 1
+
+
+@pytest.mark.req("CFG-2")
 def test_an_unset_variable_is_told_by_path_and_name() -> None:
     [found] = problems("edge: {name: '${NOT_SET}'}")
     assert found.path == "edge.name"

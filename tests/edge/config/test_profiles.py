@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from iop_edge.config.effective import SecretRef
-from iop_edge.config.resolving.catalog import ADAPTER_OF_TYPE, BUILT_IN, PROFILE_OF_TYPE
+from iop_edge.config.resolving.built_in import BUILT_IN
+from iop_edge.config.resolving.catalog import ADAPTER_OF_TYPE, PROFILE_OF_TYPE
 from iop_shared.profiles import OPERATION_OF_CAPABILITY, OPERATIONS_BY_DRIVER, ProtocolProfile
 from tests.edge.config.rig import effective, problems
 

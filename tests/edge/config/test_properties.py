@@ -175,7 +175,8 @@ SEEDS = [
 
 
 DAMAGE = [
-    *(one.encode() for one in "{ } [ ] : - ? ! & * | > ' \" # , << null 1e400 é token env".split()),
+    *(one.encode() for one in "{}[]:-?!&*|>'\"#,é"),
+    *(b"<<", b"null", b"1e400", b"token", b"env"),
     *(b"", b": ", b"- ", b"&a ", b"*a", b"!t ", b"|\n", b"\n", b"\t", b"${X}", b"${", b"? "),
     *(b"\xff", b"\x00", b"---\n", b"\\u", b", "),
 ]

@@ -126,9 +126,9 @@ class Decoder:
         return _BLANK
 
     def _union(self, value: Any, node: inspect.UnionType, wants: str | None, steps: Steps) -> Any:
-        if value is None and len(node.types) > 1:
-            return None
         variants = [one for one in node.types if not isinstance(one, inspect.NoneType)]
+        if value is None and len(variants) < len(node.types):
+            return None
         if len(variants) == 1:
             return self._value(value, variants[0], steps)
         for variant in variants:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 
 from iop_edge.config.reading.secret_paths import is_in_reference, is_secret
+from iop_edge.config.yaml12.aliases import Reference
 from iop_edge.config.yaml12.places import Places
 from iop_edge.config.yaml12.scalars import Scalar
-from iop_edge.config.yaml12.tree import Reference, resolve_or_text
+from iop_edge.config.yaml12.tree import resolve_or_text
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
 

@@ -1,8 +1,4 @@
-"""The profiles there are: the built-in catalog and the overlays of the config (PROF-1…4).
-
-A built-in profile names no base URL: an adapter that forgets its own must be refused, and never
-send prompts to somebody's public service instead.
-"""
+"""The profiles of one config: the built-in ones, and its overlays with their bases (PROF-1…4)."""
 
 from __future__ import annotations
 
@@ -15,89 +11,19 @@ from iop_edge.config.effective import AdapterType, CatalogProfile, ProfileAuth
 from iop_edge.config.frozen import FrozenMap, frozen
 from iop_edge.config.report import code_spans
 from iop_edge.config.resolving.addresses import Refused, check_url
+from iop_edge.config.resolving.built_in import BUILT_IN
 from iop_edge.config.resolving.context import Context
 from iop_edge.config.resolving.identity import check_distinct, fold
 from iop_edge.config.resolving.secrets import UPSTREAM_FORMS, secret_ref
 from iop_edge.config.yaml12.places import Steps
 from iop_shared.profiles import (
     CAPABILITIES,
-    DEFAULT_PATHS,
     OPERATION_OF_CAPABILITY,
     OPERATIONS,
     OPERATIONS_BY_DRIVER,
     Capability,
     Driver,
     Operation,
-)
-
-
-def _built_in(
-    driver: Driver,
-    operations: tuple[Operation, ...],
-    capabilities: tuple[Capability, ...],
-    *,
-    auth: tuple[str, str] = ("Authorization", "Bearer"),
-    paths: Mapping[Operation, str] = MappingProxyType({}),
-) -> CatalogProfile:
-    return CatalogProfile(
-        driver=driver,
-        operations=FrozenMap({one: paths.get(one, DEFAULT_PATHS[one]) for one in operations}),
-        auth=ProfileAuth(header=auth[0], scheme=auth[1]),
-        capabilities=frozenset(capabilities),
-        model_mapping=FrozenMap(),
-        extensions=FrozenMap(),
-    )
-
-
-_LOCAL_CHAT = _built_in(
-    "openai_chat",
-    ("models", "chat_completions"),
-    ("models", "chat", "streaming", "tool_calling"),
-)
-_CLAUDE_OPERATIONS: tuple[Operation, ...] = ("models", "messages", "count_tokens")
-_CLAUDE_CAPABILITIES: tuple[Capability, ...] = (
-    "models",
-    "messages",
-    "streaming",
-    "tool_calling",
-    "count_tokens",
-)
-
-BUILT_IN: Mapping[str, CatalogProfile] = MappingProxyType(
-    {
-        "openai": _built_in(
-            "openai_chat",
-            ("models", "chat_completions", "responses"),
-            ("models", "chat", "responses", "streaming", "tool_calling"),
-        ),
-        "openai_responses": _built_in(
-            "openai_responses",
-            ("models", "responses"),
-            ("models", "responses", "streaming", "tool_calling"),
-        ),
-        "anthropic": _built_in(
-            "anthropic_messages",
-            _CLAUDE_OPERATIONS,
-            _CLAUDE_CAPABILITIES,
-            auth=("x-api-key", ""),
-        ),
-        "ollama_openai": _LOCAL_CHAT,
-        "vllm": _LOCAL_CHAT,
-        "sglang": _LOCAL_CHAT,
-        "llama_cpp": _LOCAL_CHAT,
-        "lm_studio": _LOCAL_CHAT,
-        "seulgivibe_openai": _built_in(
-            "openai_chat",
-            ("models", "chat_completions", "responses"),
-            ("models", "chat", "responses", "streaming", "tool_calling"),
-        ),
-        "seulgivibe_claude": _built_in(
-            "anthropic_messages",
-            _CLAUDE_OPERATIONS,
-            _CLAUDE_CAPABILITIES,
-            paths={"models": "/anthropic/v1/models"},
-        ),
-    }
 )
 
 PROFILE_OF_TYPE: Mapping[str, str | None] = MappingProxyType(

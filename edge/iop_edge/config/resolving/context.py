@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from iop_edge.config.document.types import StructType
 from iop_edge.config.likely import Likely
 from iop_edge.config.report import Report
 
@@ -32,6 +31,3 @@ def written(document: Struct | None) -> dict[str, Any]:
 def fill(cls: type[T], document: Struct | None, **resolved: Any) -> T:
     """An effective section: what was written, over its defaults. `resolved` stands over both."""
     return cls(**(written(document) | resolved))
-
-
-__all__ = ["Context", "StructType", "fill", "written"]

@@ -26,8 +26,11 @@ _OF_THE_CONNECTION = frozenset(
 )
 
 
+Written = Mapping[str, str | SecretDocument]
+
+
 def read_headers(
-    written: Mapping[str, str | SecretDocument] | None,
+    written: Written | None,
     steps: Steps,
     sites: list[SecretSite],
     context: Context,

@@ -14,6 +14,9 @@ from iop_edge.config.resolving.addresses import HostPort, Refused, check_url, pa
 from iop_edge.config.resolving.context import Context, fill
 from iop_edge.config.yaml12.places import Steps
 
+MAX_SOCKET_PATH_BYTES = 107
+"""What the operating system takes."""
+
 NOT_BUILT = ("console", "control_plane", "a2a")
 
 
@@ -97,7 +100,11 @@ def _check_free(
 ) -> None:
     if address.port == 0:
         return
-    other = taken.setdefault((address.host, address.port), name)
+    everywhere = [host for host in ("0.0.0.0", "::") if (host, address.port) in taken]
+    same_port = [host for host, port in taken if port == address.port]
+    clash = same_port if address.host in ("0.0.0.0", "::") else everywhere
+    host = clash[0] if clash else address.host
+    other = taken.setdefault((host, address.port), name)
     if other != name:
         context.report.error(
             "address_taken", f"`{other}` listens on this address already", (name, "listen")
@@ -114,6 +121,13 @@ def _check_admin(document: Document, taken: dict[tuple[str, int], str], context:
         if not path.startswith("/"):
             context.report.error(
                 "bad_address", "this must name a socket by its whole path: `unix:/path`", steps
+            )
+        elif len(path.encode("utf-8")) > MAX_SOCKET_PATH_BYTES:
+            context.report.error(
+                "bad_address",
+                f"the path of a socket has at most {MAX_SOCKET_PATH_BYTES} bytes, and this has "
+                f"{len(path.encode('utf-8'))}",
+                steps,
             )
         return
     address = _address(listen, steps, context)

@@ -1,4 +1,4 @@
-"""Nodes: which adapter each provider runs on, and what each adapter is in full (CFG-9…13, 25, 26).
+"""Nodes and providers: which adapter each provider runs on (CFG-9…13, CFG-25, CFG-26).
 
 The decision for a provider, in this order:
  1. `adapter` is the exact key of an adapter of the node; or
@@ -10,36 +10,25 @@ A disabled provider whose `adapter` resolves to nothing is left without one (CFG
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from iop_edge.config import effective
 from iop_edge.config.document import AdapterDocument, NodeDocument, ProviderDocument
-from iop_edge.config.effective import Adapter, CatalogProfile, Node, Provider
-from iop_edge.config.frozen import FrozenMap
+from iop_edge.config.effective import Node, Provider
 from iop_edge.config.report import code_spans
-from iop_edge.config.resolving.addresses import Refused, check_url, is_link_local
+from iop_edge.config.resolving.adapters import AdapterBuilder, Dialect
 from iop_edge.config.resolving.catalog import ADAPTER_OF_TYPE, PROFILE_OF_TYPE, Catalog
 from iop_edge.config.resolving.context import Context, fill
-from iop_edge.config.resolving.headers import read_headers, with_auth
 from iop_edge.config.resolving.identity import check_distinct
 from iop_edge.config.resolving.secrets import TOKEN_FORMS, SecretSite, secret_ref
 from iop_edge.config.yaml12.places import Steps
 from iop_shared.ids import AdapterKey, NodeId, ProviderId, Target
-from iop_shared.profiles import ProtocolProfile, is_absolute_url, join_url
 
 FIRST_FIELDS = ("provider", "endpoint", "base_url", "headers", "context_size", "request_timeout_ms")
 """The provider-first execution fields (CFG-10). The label alone may stand beside `adapter`."""
 
 _BESIDE_ADAPTER = FIRST_FIELDS[1:]
 _SEULGIVIBE = ("seulgivibe_claude", "seulgivibe_openai")
-
-
-class Dialect(NamedTuple):
-    """What a provider asks of its adapter; equal among those that share one (CFG-25)."""
-
-    profile_id: str | None
-    label: str | None
 
 
 class _User(NamedTuple):
@@ -70,8 +59,9 @@ def resolve_nodes(
         "provider id",
         report,
     )
+    builder = AdapterBuilder(catalog, sites, context)
     return tuple(
-        _NodeResolver(document, ("nodes", number), catalog, sites, context).resolve()
+        _NodeResolver(document, ("nodes", number), catalog, builder, sites, context).resolve()
         for number, document in enumerate(documents)
     )
 
@@ -82,12 +72,14 @@ class _NodeResolver:
         document: NodeDocument,
         steps: Steps,
         catalog: Catalog,
+        builder: AdapterBuilder,
         sites: list[SecretSite],
         context: Context,
     ) -> None:
         self._document = document
         self._steps = steps
         self._catalog = catalog
+        self._builder = builder
         self._sites = sites
         self._context = context
         self._report = context.report
@@ -112,11 +104,13 @@ class _NodeResolver:
             for position, provider in enumerate(document.providers or ())
         ]
         adapters = [
-            self._adapter(adapter, (*steps, "adapters", number))
+            self._builder.written(adapter, self._dialect(adapter), (*steps, "adapters", number))
             for number, adapter in enumerate(written)
         ]
         adapters += [
-            self._own_adapter(provider, (*steps, "providers", position))
+            self._builder.own(
+                provider, self._own_dialect(provider), (*steps, "providers", position)
+            )
             for position, provider in enumerate(document.providers or ())
             if _is_provider_first(provider)
         ]
@@ -130,8 +124,6 @@ class _NodeResolver:
             adapters=tuple(adapters),
             providers=tuple(providers),
         )
-
-    # -- providers ----------------------------------------------------------------------------
 
     def _provider(self, document: ProviderDocument, steps: Steps) -> Provider:
         profile_id = self._profile_id(document, steps)
@@ -281,68 +273,11 @@ class _NodeResolver:
             return None
         return document.id
 
-    # -- adapters -----------------------------------------------------------------------------
+    def _own_dialect(self, document: ProviderDocument) -> Dialect:
+        users = self._users.get(document.id)
+        return users[0].dialect if users else Dialect(None, None)
 
-    def _adapter(self, document: AdapterDocument, steps: Steps) -> Adapter:
-        dialect = self._dialect(document, steps)
-        profile = self._catalog.get(dialect.profile_id) if dialect.profile_id else None
-        headers = read_headers(document.headers, (*steps, "headers"), self._sites, self._context)
-        if profile is not None:
-            headers = with_auth(headers, profile.auth)
-        base_url = self._base_url(
-            document.base_url,
-            (*steps, "base_url"),
-            profile,
-            dialect,
-            allow_link_local=bool(document.allow_link_local),
-            is_blank=not document.type,
-        )
-        return fill(
-            Adapter,
-            document,
-            key=AdapterKey(document.key),
-            base_url=base_url,
-            headers=headers,
-            provider_label=dialect.label,
-            profile=_resolved(dialect.profile_id, profile, base_url),
-            probe=fill(effective.Probe, document.probe),
-        )
-
-    def _own_adapter(self, document: ProviderDocument, steps: Steps) -> Adapter:
-        """The adapter of a provider-first provider (CFG-11)."""
-        users = self._users.get(document.id, [])
-        dialect = users[0].dialect if users else Dialect(None, None)
-        profile = self._catalog.get(dialect.profile_id) if dialect.profile_id else None
-        headers = read_headers(document.headers, (*steps, "headers"), self._sites, self._context)
-        if profile is not None:
-            headers = with_auth(headers, profile.auth)
-        if document.endpoint is not None and document.base_url is not None:
-            self._report.error(
-                "endpoint_and_base_url",
-                "`endpoint` and `base_url` are two names of one thing; keep one",
-                (*steps, "endpoint"),
-                on_key=True,
-            )
-        field = "endpoint" if document.endpoint is not None else "base_url"
-        base_url = self._base_url(
-            document.base_url or document.endpoint, (*steps, field), profile, dialect
-        )
-        written = {
-            name: value
-            for name in ("context_size", "request_timeout_ms")
-            if (value := getattr(document, name)) is not None
-        }
-        return Adapter(
-            key=AdapterKey(document.id),
-            type=ADAPTER_OF_TYPE.get(document.type, "openai_compat"),
-            base_url=base_url,
-            headers=headers,
-            provider_label=dialect.label,
-            profile=_resolved(dialect.profile_id, profile, base_url),
-            **written,
-        )
-
-    def _dialect(self, document: AdapterDocument, steps: Steps) -> Dialect:
+    def _dialect(self, document: AdapterDocument) -> Dialect:
         """What the providers of an adapter agree on; by its type where it has none."""
         users = self._users.get(document.key, [])
         if not users:
@@ -360,66 +295,6 @@ class _NodeResolver:
             )
         return first.dialect
 
-    def _base_url(
-        self,
-        url: str | None,
-        steps: Steps,
-        profile: CatalogProfile | None,
-        dialect: Dialect,
-        *,
-        allow_link_local: bool = False,
-        is_blank: bool = False,
-    ) -> str:
-        is_own = url is not None
-        if url is None and profile is not None:
-            url = profile.base_url
-        if url is None:
-            is_judged = dialect.profile_id is None or profile is not None
-            if is_judged and not is_blank:
-                self._report.error(
-                    "missing_key",
-                    "`base_url` is needed here: neither the adapter nor its profile names one",
-                    steps[:-1],
-                )
-            return ""
-        try:
-            host = check_url(url)
-        except Refused as refused:
-            if is_own:
-                self._report.error("bad_url", f"this {refused}", steps)
-            return ""
-        if not allow_link_local:
-            self._check_not_link_local(host, profile, steps)
-        return url
-
-    def _check_not_link_local(
-        self, host: str, profile: CatalogProfile | None, steps: Steps
-    ) -> None:
-        hosts = [host, *(_operation_hosts(profile) if profile is not None else ())]
-        if any(is_link_local(one) for one in hosts):
-            self._report.error(
-                "link_local",
-                "this leads to a link-local address, where cloud metadata services live; allow "
-                "it with `allow_link_local: true` on the adapter if it is meant",
-                steps,
-            )
-
-
-@cache
-def _hosts_of(urls: tuple[str, ...]) -> tuple[str, ...]:
-    hosts = []
-    for url in urls:
-        try:
-            hosts.append(check_url(url.partition("?")[0]))
-        except Refused:
-            continue
-    return tuple(hosts)
-
-
-def _operation_hosts(profile: CatalogProfile) -> tuple[str, ...]:
-    """The hosts of a profile's whole operation URLs."""
-    return _hosts_of(tuple(url for url in profile.operations.values() if is_absolute_url(url)))
-
 
 def _is_blank(document: ProviderDocument) -> bool:
     """Whether it stands for an entry that could not be read at all."""
@@ -429,22 +304,4 @@ def _is_blank(document: ProviderDocument) -> bool:
 def _is_provider_first(document: ProviderDocument) -> bool:
     return document.adapter is None and any(
         getattr(document, name) is not None for name in FIRST_FIELDS
-    )
-
-
-def _resolved(
-    profile_id: str | None, profile: CatalogProfile | None, base_url: str
-) -> ProtocolProfile | None:
-    """The profile as an immutable snapshot with complete URLs (PROF-8)."""
-    if profile is None or profile_id is None:
-        return None
-    return ProtocolProfile(
-        id=profile_id,
-        driver=profile.driver,
-        operation_urls=FrozenMap(
-            {one: join_url(base_url, path) for one, path in profile.operations.items()}
-        ),
-        capabilities=profile.capabilities,
-        model_mapping=profile.model_mapping,
-        extensions=profile.extensions,
     )

@@ -24,26 +24,20 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
+from iop_edge.config.yaml12.aliases import (
+    MAX_DEPTH,
+    REFERENCE,
+    Aliases,
+    AliasesTooMany,
+    Reference,
+    References,
+)
 from iop_edge.config.yaml12.places import FILE_SHIFT, OFFSET_BITS, Marks, Places, Steps
 from iop_edge.config.yaml12.scalars import NumberTooLong, resolve_plain
 from iop_edge.config.yaml12.syntax import explain
 
-MAX_DEPTH = 64
-MAX_ALIASED_NODES = 100_000
-
-_REFERENCE = "${"
 _DISCARD = "\0discarded"  # cannot be written: NUL is refused by the parser
 _UNRESOLVED = object()
-
-
-class Reference(NamedTuple):
-    """A scalar that holds `${`, before expansion."""
-
-    container: Any
-    step: str | int
-    steps: Steps
-    text: str
-    is_plain: bool
 
 
 class Finding(NamedTuple):
@@ -59,7 +53,7 @@ class Tree(NamedTuple):
     """`root` is None where the file could not be read to its end as one mapping."""
 
     root: dict[str, Any] | None
-    references: list[Reference]
+    references: References
     has_nulls: bool
     findings: list[Finding]
 
@@ -88,9 +82,9 @@ class _Builder:
         self._base = file_number << FILE_SHIFT
         self._places = places
         self._anchors: dict[str, Any] = {}
-        self._aliased = 0
         self._stack: list[tuple[Any, Any, Any, str | None]] = []
-        self.references: list[Reference] = []
+        self.references = References()
+        self._aliases = Aliases(places, self.references)
         self.has_nulls = False
         self.findings: list[Finding] = []
 
@@ -164,12 +158,10 @@ class _Builder:
                     value = memo.get(text, _UNRESOLVED)
                     if value is _UNRESOLVED:
                         value = self._plain(text, offset, container, key)
-                        if _REFERENCE not in text:
+                        if REFERENCE not in text:
                             memo[text] = value
-                if _REFERENCE in text:
-                    steps = self._steps(container, key)
-                    step = steps[-1]
-                    self.references.append(Reference(container, step, steps, text, not event.style))
+                if REFERENCE in text:
+                    self._note_reference(container, key, text, is_plain=not event.style)
                 if event.anchor is not None:
                     self._anchors[event.anchor] = value
                 if is_map:
@@ -235,6 +227,16 @@ class _Builder:
                     container.append(value)
                     marks.append(base | offset << OFFSET_BITS | offset)
 
+    def _note_reference(
+        self, container: Any, key: str | None, text: str, *, is_plain: bool
+    ) -> None:
+        """Keep the scalar for expansion, unless it stands in a part that was refused."""
+        if key is _DISCARD or any(above[2] is _DISCARD for above in self._stack):
+            return
+        step = len(container) if key is None else key
+        steps = self._steps(container, key)
+        self.references.add(Reference(container, step, steps, text, is_plain))
+
     def _steps(self, container: Any, key: str | None) -> Steps:
         """The way from the root to the entry that is being read."""
         steps: list[str | int] = [
@@ -286,7 +288,7 @@ class _Builder:
                     container,
                 )
                 return _DISCARD
-        if _REFERENCE in text:
+        if REFERENCE in text:
             self._report(
                 "reference_in_key",
                 "`${…}` is expanded in values only, never in keys",
@@ -358,41 +360,10 @@ class _Builder:
                 )
             )
             return None
-        return self._copied(self._anchors[name], steps, event.start_mark.index)
-
-    def _copied(self, value: Any, steps: Steps, offset: int) -> Any:
-        """A copy for the place of an alias, so that no two places share a container."""
-        self._aliased += 1
-        if self._aliased > MAX_ALIASED_NODES:
-            self._abandon(
-                "alias_bomb",
-                f"aliases expand to more than {MAX_ALIASED_NODES} nodes here; write less with them",
-                offset,
-            )
-        if type(value) is not dict and type(value) is not list:
-            return value
-        if len(steps) > MAX_DEPTH:
-            self._abandon("too_deep", f"aliases nest deeper than {MAX_DEPTH} levels here", offset)
-        entries = value.items() if type(value) is dict else enumerate(value)
-        copied: Any = {} if type(value) is dict else []
-        for step, inner in entries:
-            fresh = self._copied(inner, (*steps, step), offset)
-            if type(copied) is dict:
-                copied[step] = fresh
-            else:
-                copied.append(fresh)
-            if type(fresh) is str and _REFERENCE in fresh:
-                self._copy_reference(value, copied, step, (*steps, step))
-        marks = self._places.marks_of(value)
-        if marks is not None:
-            self._places.add(copied, marks)
-        return copied
-
-    def _copy_reference(self, origin: Any, copied: Any, step: str | int, steps: Steps) -> None:
-        for reference in self.references:
-            if reference.container is origin and reference.step == step:
-                self.references.append(reference._replace(container=copied, steps=steps))
-                return
+        try:
+            return self._aliases.copy(self._anchors[name], steps)
+        except AliasesTooMany as refused:
+            self._abandon(refused.code, refused.message, event.start_mark.index)
 
     def _report(self, code: str, message: str, offset: int, container: Any) -> None:
         self.findings.append(Finding(code, message, offset, self._steps(container, None)))
