@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -189,3 +191,45 @@ class PoolAndReference(RuleBasedStateMachine):
 @pytest.mark.req("POOL-1", "POOL-2", "POOL-3", "POOL-5", "POOL-6", "POOL-7", "POOL-13")
 def test_the_pool_decides_exactly_as_the_reference():
     run_state_machine_as_test(PoolAndReference)
+
+
+@pytest.mark.req("POOL-1", "POOL-2", "POOL-5")
+@pytest.mark.parametrize("seed", range(3))
+def test_it_does_so_with_many_resources_ranks_and_turns(seed: int):
+    random = Random(seed)
+    names = [f"p{n:02}" for n in range(40)]
+
+    def drawn() -> Catalog:
+        specs = [
+            spec(
+                name,
+                node=f"n{n % 5}",
+                capacity=random.choice([1, 2, 30]),
+                long_slots=random.choice([None, 1, 3]),
+                priority=random.randrange(6),
+                health=random.choice(["healthy", "healthy", "degraded"]),
+            )
+            for n, name in enumerate(names)
+        ]
+        models = {model: random.sample(names, random.randint(1, 40)) for model in MODELS}
+        return catalog(specs, models, threshold=100)
+
+    pool = MirroredPool(drawn(), policy(max_queue=20, timeout_ms=0))
+    for node in range(5):
+        pool.node_connected(NodeId(f"n{node}"), 0.0)
+    for step in range(800):
+        leases = pool.leases
+        node_id = NodeId(f"n{random.randrange(5)}")
+        event = random.random()
+        if event < 0.55:
+            tokens = random.choice([1, 1, 100])
+            pool.admit(RunId(f"r{step}"), demand(random.choice(MODELS), input_tokens=tokens), 0.0)
+        elif event < 0.95 and leases:
+            pool.release(random.choice(leases), 0.0)
+        elif event < 0.97:
+            pool.node_lost(node_id, 0.0)
+        elif event < 0.995:
+            pool.node_connected(node_id, 0.0)
+        else:
+            pool.replace(drawn(), policy(max_queue=20, timeout_ms=0), 0.0)
+    assert len(pool.leases) > 50
