@@ -17,13 +17,14 @@ from iop.runtime_pb2 import (
     ProtocolRange,
     ProviderTunnelRequest,
 )
+from iop_edge.config.effective import Health
 from iop_edge.runtime.attempt import Attempt as EdgeAttempt
 from iop_edge.runtime.node_hub import NodeHub
 from iop_edge.runtime.node_session import NodeSession
 from iop_node.adapters.base import Responder
 from iop_node.link.session import NodeSessionEnd
 from iop_node.runtime.router import Attempt
-from iop_shared.ids import NodeId
+from iop_shared.ids import NodeId, Resource
 from iop_shared.session.flow import WindowBudget
 
 NODE = NodeId("gpu-a")
@@ -36,12 +37,16 @@ class PoolEars:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, NodeId]] = []
+        self.health: list[tuple[str, str]] = []
 
     def node_connected(self, node_id: NodeId) -> None:
         self.events.append(("connected", node_id))
 
     def node_lost(self, node_id: NodeId) -> None:
         self.events.append(("lost", node_id))
+
+    def probed_health(self, resource: Resource, health: Health) -> None:
+        self.health.append((resource.provider_id, health))
 
 
 class Ports:
@@ -51,6 +56,7 @@ class Ports:
         self.execute = execute
         self.refuse: tuple[str, str] | None = None
         self.applied: list[int] = []
+        self.reported = NodeReport()
         self.is_connected = asyncio.Event()
         self.hold_answers = asyncio.Event()
         self.hold_answers.set()
@@ -75,7 +81,9 @@ class Ports:
         )
 
     def report(self) -> NodeReport:
-        return NodeReport()
+        report = NodeReport()
+        report.CopyFrom(self.reported)
+        return report
 
     def connected(self, is_connected: bool) -> None:
         if is_connected:

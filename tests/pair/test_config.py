@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from iop.runtime_pb2 import Hello, NodeConfigPayload, ProtocolRange
+from iop.runtime_pb2 import (
+    Hello,
+    NodeConfigPayload,
+    NodeReport,
+    ProtocolRange,
+    ProviderHealth,
+)
 from iop_edge.runtime.node_hub import JoinRefused, NodeAnswer
 from iop_node.adapters.base import Responder
 from iop_node.runtime.router import Attempt
@@ -14,6 +21,12 @@ from .conftest import NODE, Pair, Ports
 
 async def nothing(attempt: Attempt, out: Responder) -> None:
     out.head(200, [])
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():
+            await asyncio.sleep(0)
 
 
 async def push(pair: Pair, generation: int, timeout_s: float = 5.0) -> NodeAnswer:
@@ -162,3 +175,35 @@ async def test_frames_of_an_old_epoch_are_counted_and_dropped(pair: Pair) -> Non
         while not session.dropped["old_epoch"]:
             await asyncio.sleep(0)
     assert session.is_open
+
+
+@pytest.mark.req("NODE-10")
+async def test_what_a_node_finds_lowers_a_provider_and_its_silence_raises_it_again(
+    pair: Pair,
+) -> None:
+    _, end, ports = await pair.join(nothing)
+    ports.reported = NodeReport(
+        health=[
+            ProviderHealth(provider_id="p1", health="unavailable", reason="cooling_down"),
+            ProviderHealth(provider_id="p2", health="splendid"),
+        ]
+    )
+    end.report()
+    await until(lambda: pair.pool.health == [("p1", "unavailable")])
+    ports.reported = NodeReport(active_runs=1)
+    end.report()
+    await until(lambda: pair.pool.health[1:] == [("p1", "healthy"), ("p2", "healthy")])
+
+
+@pytest.mark.req("NODE-10")
+async def test_health_is_forgotten_with_the_session_that_reported_it(pair: Pair) -> None:
+    session, end, ports = await pair.join(nothing)
+    ports.reported = NodeReport(health=[ProviderHealth(provider_id="p1", health="degraded")])
+    end.report()
+    await until(lambda: pair.pool.health == [("p1", "degraded")])
+    session.close("gone")
+    _, end, ports = await pair.join(nothing, instance_id="two")
+    ports.reported = NodeReport(active_runs=1)
+    end.report()
+    await until(lambda: pair.hub.views()[0].active_runs == 1)
+    assert pair.pool.health == [("p1", "degraded")]

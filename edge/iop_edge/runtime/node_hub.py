@@ -8,8 +8,8 @@ candidates and when they cease to be (POOL-1). It opens no socket and knows no r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Literal, Protocol, cast
 
 import msgspec
 
@@ -21,11 +21,12 @@ from iop.runtime_pb2 import (
     NodeReport,
     Welcome,
 )
+from iop_edge.config.effective import Health
 from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.node_session import NodeSession
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
-from iop_shared.ids import Generation, NodeId
+from iop_shared.ids import Generation, NodeId, ProviderId, Resource
 from iop_shared.session.flow import INITIAL_WINDOW_BYTES, WindowBudget
 from iop_shared.session.handshake import SPOKEN, Protocols, negotiate
 from iop_shared.session.liveness import HEARTBEAT_INTERVAL_S, SILENCE_LIMIT_S
@@ -38,6 +39,8 @@ PUSH_WINDOW = 32
 """Pushes between two turns of the loop: a burst of a thousand would stop it for 60 to 100 ms."""
 
 Outcome = Literal["acknowledged", "refused", "timed_out", "not_connected"]
+
+_LOWERED = frozenset({"degraded", "unavailable"})
 
 _log = logs.get("node_hub")
 
@@ -64,6 +67,9 @@ class PoolEvents(Protocol):
 
     def node_connected(self, node_id: NodeId) -> None: ...
     def node_lost(self, node_id: NodeId) -> None: ...
+    def probed_health(self, resource: Resource, health: Health) -> None:
+        """What the node found; forgotten when its session ends (NODE-10)."""
+        ...
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +98,7 @@ class _Node:
         "draining",
         "effective",
         "last_failure",
+        "lowered",
         "node_id",
         "payload",
         "pending",
@@ -114,6 +121,7 @@ class _Node:
         self.takes_runs = False
         self.refused: Generation | None = None
         self.pending: dict[Generation, asyncio.Future[NodeConfigAnswer]] = {}
+        self.lowered: set[ProviderId] = set()
         self.report_runs = 0
         self.draining: tuple[tuple[Generation, int, int], ...] = ()
 
@@ -128,13 +136,11 @@ class NodeHub:
         version: str,
         pool: PoolEvents,
         budget: WindowBudget,
-        on_health: Callable[[NodeReport], None] | None = None,
     ) -> None:
         self._boot_id = boot_id
         self._version = version
         self._pool = pool
         self._budget = budget
-        self._on_health = on_health
         self._nodes: dict[NodeId, _Node] = {}
         self._last_epoch = 0
 
@@ -268,8 +274,26 @@ class NodeHub:
             (Generation(entry.generation), entry.active_runs, entry.deadline_in_ms)
             for entry in report.draining
         )
-        if self._on_health is not None and report.health:
-            self._on_health(report)
+        self._hear_health(node, report)
+
+    def _hear_health(self, node: _Node, report: NodeReport) -> None:
+        """A report names every provider that is worse than healthy; all others are healthy."""
+        heard = {ProviderId(entry.provider_id): entry for entry in report.health}
+        for provider_id in sorted(node.lowered - heard.keys()):
+            _log.info("provider_recovered", node_id=node.node_id, provider_id=provider_id)
+            self._pool.probed_health(Resource(node.node_id, provider_id), "healthy")
+        for provider_id, entry in heard.items():
+            if entry.health in _LOWERED:
+                _log.warning(
+                    "provider_lowered",
+                    node_id=node.node_id,
+                    provider_id=provider_id,
+                    health=entry.health,
+                    reason=entry.reason,
+                )
+                health = cast(Health, entry.health)
+                self._pool.probed_health(Resource(node.node_id, provider_id), health)
+        node.lowered = set(heard)
 
     def on_leaving(self, session: NodeSession, reason: str) -> None:
         node = self._nodes[session.node_id]
@@ -287,6 +311,7 @@ class NodeHub:
         node.refused = None
         node.draining = ()
         node.report_runs = 0
+        node.lowered = set()
         for pending in node.pending.values():
             pending.cancel()
         node.pending.clear()
