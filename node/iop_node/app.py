@@ -13,11 +13,18 @@ import secrets
 from collections.abc import Callable
 from importlib.metadata import version
 
-from iop.runtime_pb2 import DrainingRegistry, NodeConfigAnswer, NodeConfigPayload, NodeReport
+from iop.runtime_pb2 import (
+    DrainingRegistry,
+    NodeConfigAnswer,
+    NodeConfigPayload,
+    NodeReport,
+    ProviderHealth,
+)
 from iop_node.adapters.base import Responder
 from iop_node.core.backoff import Backoff
 from iop_node.health import StateFile, state_path
 from iop_node.link.dialer import Dialer, TokenRefused
+from iop_node.metrics import Execute, NodeMetrics, NodeState
 from iop_node.runtime.applier import Applier
 from iop_node.runtime.resolve import NodeSources
 from iop_node.runtime.router import (
@@ -45,14 +52,18 @@ _log = logs.get("node")
 class _Wiring:
     """What the session asks of the rest of the node (NodePorts)."""
 
-    def __init__(self, router: Router, applier: Applier, state: StateFile) -> None:
+    def __init__(
+        self, router: Router, execute: Execute, applier: Applier, state: StateFile
+    ) -> None:
         self._router = router
+        self._execute = execute
         self._applier = applier
         self._state = state
+        self.is_connected = False
         self.drain_deadline_s = DEFAULT_DRAIN_DEADLINE_S
 
     async def execute(self, attempt: Attempt, out: Responder) -> None:
-        await self._router.execute(attempt, out)
+        await self._execute(attempt, out)
 
     async def apply(
         self, payload: NodeConfigPayload, *, boot_id: str, is_welcome: bool
@@ -74,9 +85,18 @@ class _Wiring:
                 )
                 for entry in report.draining
             ],
+            health=[
+                ProviderHealth(
+                    provider_id=entry.provider_id,
+                    health=entry.reading.health,
+                    reason=entry.reading.reason,
+                )
+                for entry in report.health
+            ],
         )
 
     def connected(self, is_connected: bool) -> None:
+        self.is_connected = is_connected
         self._state.write(is_healthy=is_connected)
 
 
@@ -87,7 +107,10 @@ async def run(settings: NodeSettings) -> int:
     with StateFile(state_path(settings.edge_address, settings.token)) as state:
         async with Router(lambda event: _observe(event, hear)) as router:
             applier = Applier(router, NodeSources(environ=dict(os.environ)))
-            wiring = _Wiring(router, applier, state)
+            metrics = NodeMetrics()
+            is_measured = settings.metrics_address is not None
+            execute = metrics.observing(router.execute) if is_measured else router.execute
+            wiring = _Wiring(router, execute, applier, state)
             dialer = Dialer(
                 address=settings.edge_address,
                 token=settings.token,
@@ -100,7 +123,20 @@ async def run(settings: NodeSettings) -> int:
                 effective_generation=lambda: applier.effective_generation,
             )
             hear.append(dialer.report)
-            return await _until_stopped(dialer, wiring)
+
+            def now() -> NodeState:
+                report = router.report()
+                return NodeState(
+                    is_connected=wiring.is_connected,
+                    session=0 if dialer.session is None else dialer.session.epoch,
+                    generation=applier.effective_generation,
+                    active_runs=report.active_runs,
+                    draining_registries=len(report.draining),
+                    dropped_frames=dialer.dropped_frames,
+                )
+
+            async with metrics.serving(settings.metrics_address, now):
+                return await _until_stopped(dialer, wiring)
 
 
 async def _until_stopped(dialer: Dialer, wiring: _Wiring) -> int:

@@ -73,7 +73,10 @@ def read_settings(environment: Mapping[str, str]) -> NodeSettings:
     address = environment.get("IOP_EDGE", "").strip()
     if not address:
         raise SettingsInvalid("IOP_EDGE is not set: it takes the edge's host:port")
-    host = _host(address)
+    host = _host("IOP_EDGE", address, "edge:50051")
+    metrics = environment.get("IOP_NODE_METRICS", "").strip()
+    if metrics:
+        _host("IOP_NODE_METRICS", metrics, "127.0.0.1:9465", lowest_port=0)
     cert, key = _path(environment, "IOP_NODE_CERT_FILE"), _path(environment, "IOP_NODE_KEY_FILE")
     if (cert is None) != (key is None):
         raise SettingsInvalid("IOP_NODE_CERT_FILE and IOP_NODE_KEY_FILE belong together")
@@ -88,7 +91,7 @@ def read_settings(environment: Mapping[str, str]) -> NodeSettings:
         ca_file=ca_file,
         cert_file=cert,
         key_file=key,
-        metrics_address=environment.get("IOP_NODE_METRICS") or None,
+        metrics_address=metrics or None,
         log_level=cast(Level, _choice(environment, "IOP_LOG_LEVEL", get_args(Level), "info")),
         log_format=cast(Format, _choice(environment, "IOP_LOG_FORMAT", get_args(Format), "json")),
     )
@@ -115,10 +118,11 @@ def _token(environment: Mapping[str, str]) -> str:
     return token
 
 
-def _host(address: str) -> str:
+def _host(name: str, address: str, example: str, *, lowest_port: int = 1) -> str:
     host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise SettingsInvalid(f"IOP_EDGE is {address!r}: it takes host:port, as in edge:50051")
+    is_port = port.isascii() and port.isdigit() and lowest_port <= int(port) < 65536
+    if not separator or not host or not is_port:
+        raise SettingsInvalid(f"{name} is {address!r}: it takes host:port, as in {example}")
     return host.strip("[]")
 
 

@@ -8,6 +8,7 @@ is retried with backoff, since any of them may pass.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -68,6 +69,7 @@ class Dialer:
         self._last_boot_id = ""
         self._last_epoch = 0
         self._is_draining = asyncio.Event()
+        self._dropped: Counter[str] = Counter()
         self.session: NodeSessionEnd | None = None
 
     def __repr__(self) -> str:
@@ -98,6 +100,11 @@ class Dialer:
         ended = await session.drain("draining", deadline_s)
         session.close("drained" if ended else "drain deadline")
         return ended
+
+    @property
+    def dropped_frames(self) -> Counter[str]:
+        """Frames of every session so far that meant nothing, by reason."""
+        return self._dropped if self.session is None else self._dropped + self.session.dropped
 
     def report(self) -> None:
         """Something that the edge's status shows about this node has changed."""
@@ -131,6 +138,7 @@ class Dialer:
             finally:
                 self.session = None
                 session.close("the stream ended")
+                self._dropped += session.dropped
                 call.cancel()
 
     async def _greet(self, call: _Call) -> Welcome:
