@@ -136,7 +136,7 @@ async def test_a_second_signal_ends_a_draining_process_at_once_with_7(
 
 
 @pytest.mark.req("CFG-21")
-@pytest.mark.parametrize("section", ["server", "openai", "admin", "metrics"])
+@pytest.mark.parametrize("section", ["server", "openai", "admin", "metrics", "bootstrap"])
 def test_an_edge_whose_port_is_taken_exits_1_and_names_it(tmp_path: Path, section: str) -> None:
     with running_site(tmp_path, expected={"edge": {1}}) as site, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
