@@ -107,8 +107,9 @@ def show(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> N
 
 
 @config.command()
-def schema() -> None:
-    """Print the JSON Schema of a config file, for editors."""
+@json_option
+def schema(as_json: bool) -> None:
+    """Print the JSON Schema of a config file, for editors; JSON in any case."""
     from iop_edge.config.json_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))

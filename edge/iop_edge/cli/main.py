@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 
 import click
 
@@ -41,6 +40,6 @@ class LazyGroup(click.Group):
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(version("iop"), prog_name="iop-edge")
+@click.version_option(package_name="iop", prog_name="iop-edge")
 def main() -> None:
     """The edge of IOP: one endpoint in front of several machines with models on them."""

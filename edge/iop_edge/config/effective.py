@@ -28,7 +28,6 @@ UsageAttribution = Literal["provider", "model_group"]
 AdapterType = Literal["openai_compat", "anthropic", "ollama"]
 Category = Literal["api", "local_inference"]
 LifecycleCapability = Literal["status", "load", "unload"]
-GateDimension = Literal["environment", "model_group", "model", "provider"]
 GateEnforcement = Literal["blocking", "observe_only"]
 GateFilterName = Literal["repeat_guard", "schema_gate", "provider_error"]
 GateEnvironment = Literal["dev", "dev-corp"]
@@ -159,12 +158,32 @@ class ProviderAuth(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GateSelector(Struct, frozen=True, kw_only=True, gc=False):
-    """Adjusts one filter where exactly one dimension matches (CFG-19)."""
+    """Adjusts one filter where every dimension that it names matches (CFG-19).
 
-    dimension: GateDimension
-    value: str
+    At least one of the four is named. `model_group` is a `models[].id`, `model` a served model.
+    """
+
+    environment: GateEnvironment | None = None
+    model_group: ModelId | None = None
+    model: Target | None = None
+    provider: ProviderId | None = None
     enabled: bool | None = None
     enforcement: GateEnforcement | None = None
+
+    @property
+    def specificity(self) -> tuple[bool, bool, bool, bool]:
+        """Of two selectors that match, the one with the greater specificity wins.
+
+        Decided by the most specific dimension first: provider, model, model_group, environment.
+        No two selectors of one filter that can match the same target are equal in it and differ in
+        what they adjust.
+        """
+        return (
+            self.provider is not None,
+            self.model is not None,
+            self.model_group is not None,
+            self.environment is not None,
+        )
 
 
 class GateFilter(Struct, frozen=True, kw_only=True, gc=False):

@@ -16,7 +16,6 @@ from iop_edge.config.effective import (
     Adapter,
     CatalogProfile,
     EffectiveConfig,
-    GateSelector,
     HeaderValue,
     Node,
     Provider,
@@ -67,11 +66,6 @@ def _plain(value: Any) -> Any:
     match value:
         case SecretRef():
             return _reference(value)
-        case GateSelector():
-            return {
-                value.dimension: value.value,
-                **_without_none({"enabled": value.enabled, "enforcement": value.enforcement}),
-            }
         case Struct():
             return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         case Mapping():

@@ -275,7 +275,26 @@ def test_a_filter_is_filled_in() -> None:
     assert found.capability == "output.schema_gate"
     assert (found.hold_evidence_runes, found.timeout_ms) == (500, 5000)
     [selector] = found.selectors
-    assert (selector.dimension, selector.value, selector.enabled) == ("model", "m", True)
+    assert (selector.model, selector.enabled, selector.enforcement) == ("m", True, None)
+
+
+@pytest.mark.req("CFG-19")
+def test_the_most_specific_selector_wins() -> None:
+    written = [
+        "environment: dev",
+        "model_group: g",
+        "model_group: g, environment: dev",
+        "model: m",
+        "model: m, model_group: g, environment: dev",
+        "provider: p",
+        "provider: p, environment: dev",
+        "provider: p, model: m",
+    ]
+    selectors = ", ".join(f"{{{one}, enabled: false}}" for one in written)
+    text = "openai: {stream_evidence_gate: {filters: [{filter: schema_gate, selectors: [%s]}]}}"
+    found = effective(text % selectors).openai.stream_evidence_gate.filters[0].selectors
+    ranks = [one.specificity for one in found]
+    assert ranks == sorted(set(ranks))
 
 
 @pytest.mark.req("CFG-16", "CFG-28")

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.config.document import (
@@ -151,6 +151,7 @@ STRANGE = st.one_of(
 
 
 @pytest.mark.req("CFG-3", "CFG-4")
+@settings(deadline=None)
 @given(data=st.data(), cls=st.sampled_from(list(VALID)))
 def test_the_words_and_the_decoder_agree_on_what_is_valid(
     data: st.DataObject, cls: type[msgspec.Struct]

@@ -92,7 +92,7 @@ def test_a_resolved_profile_holds_complete_urls() -> None:
     assert profile.operation_url("messages") is None
 
 
-@pytest.mark.req("PROF-2")
+@pytest.mark.req("PROF-2", "CFG-20")
 def test_an_overlay_merges_maps_by_key_and_replaces_capabilities_and_scalars() -> None:
     profiles = """
         bottom: {base: openai, base_url: "http://b", model_mapping: {a: x, b: y},

@@ -112,6 +112,7 @@ def flow(value: Any, chance: random.Random) -> str:
 
 
 @pytest.mark.req("CFG-1", "CFG-23")
+@settings(deadline=None)
 @given(documents(), st.randoms(use_true_random=False))
 def test_order_comments_and_style_change_no_meaning(
     document: dict[str, Any], chance: random.Random
@@ -126,6 +127,7 @@ def test_order_comments_and_style_change_no_meaning(
 
 
 @pytest.mark.req("CFG-1", "CFG-23")
+@settings(deadline=None)
 @given(documents())
 def test_writing_the_defaults_out_changes_no_meaning(document: dict[str, Any]) -> None:
     plain = proved(emit(document))
@@ -138,6 +140,7 @@ def test_writing_the_defaults_out_changes_no_meaning(document: dict[str, Any]) -
 
 
 @pytest.mark.req("CFG-2")
+@settings(deadline=None)
 @given(documents(), st.randoms(use_true_random=False))
 def test_splitting_a_file_changes_no_meaning(
     document: dict[str, Any], chance: random.Random
@@ -196,13 +199,14 @@ def judged(content: bytes) -> None:
 
 
 @pytest.mark.req("CFG-3")
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_at_all_end_in_a_config_or_in_problems(content: bytes) -> None:
     judged(content)
 
 
 @pytest.mark.req("CFG-3")
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(SEEDS),
     st.lists(
@@ -240,6 +244,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.req("CFG-3", "CFG-4")
+@settings(deadline=None)
 @given(st.lists(json_values.filter(lambda one: isinstance(one, dict)), min_size=1, max_size=2))
 def test_known_keys_in_wrong_places_end_in_a_config_or_in_problems(values: list[Any]) -> None:
     texts = [emit(value) for value in values]
@@ -248,6 +253,7 @@ def test_known_keys_in_wrong_places_end_in_a_config_or_in_problems(values: list[
 
 
 @pytest.mark.req("CFG-23")
+@settings(deadline=None)
 @given(json_values.filter(lambda one: isinstance(one, dict)))
 def test_what_is_emitted_is_read_back(value: Any) -> None:
     places = Places()

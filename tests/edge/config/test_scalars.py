@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.config.yaml12.emit import scalar
@@ -55,6 +55,7 @@ def test_a_whole_number_past_64_characters_is_refused_without_reading_it(text: s
 
 
 @pytest.mark.req("CFG-23")
+@settings(deadline=None)
 @given(st.one_of(
     st.text(st.characters(exclude_categories=["Cs"])), st.integers(-(10**60), 10**60), st.booleans(),
     st.none(), st.floats(allow_nan=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.config.yaml12.aliases import MAX_DEPTH
@@ -161,6 +161,7 @@ breaks = st.sampled_from(["\n", "\r\n", "\r"])
 
 
 @pytest.mark.req("CFG-3")
+@settings(deadline=None)
 @given(value=st.dictionaries(words, trees, min_size=1, max_size=3), line_break=breaks)
 def test_every_entry_knows_its_place_whatever_breaks_the_lines(
     value: dict[str, object], line_break: str

@@ -133,8 +133,8 @@ def lab() -> EffectiveConfig:
                         hold_evidence_runes=500,
                         timeout_ms=5000,
                         selectors=(
-                            GateSelector(dimension="provider", value="p-a", enabled=False),
-                            GateSelector(dimension="model", value="small", enabled=True),
+                            GateSelector(provider="p-a", enabled=False),
+                            GateSelector(model="small", enabled=True),
                         ),
                     ),
                 )

@@ -98,7 +98,10 @@ class ProviderAuthDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=F
 
 
 class SelectorDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Adjusts a filter for one environment, model group, served model or provider."""
+    """Adjusts a filter where all that it names matches: environment, model group, model, provider.
+
+    The most specific selector wins: provider over model over model group over environment.
+    """
 
     REFUSED: ClassVar[dict[str, str]] = dict.fromkeys(
         ("caller", "agent"),

@@ -7,7 +7,6 @@ from typing import get_args
 
 from iop_edge.config.document import FilterDocument, GateDocument, SelectorDocument
 from iop_edge.config.effective import (
-    GateDimension,
     GateFilter,
     GateFilterName,
     GateSelector,
@@ -19,13 +18,15 @@ from iop_edge.config.resolving.identity import check_distinct
 from iop_edge.config.yaml12.places import Steps
 from iop_shared.profiles import CAPABILITIES
 
-DIMENSIONS: tuple[GateDimension, ...] = get_args(GateDimension)
+DIMENSIONS = ("environment", "model_group", "model", "provider")
+"""From the least specific to the most."""
+
 MAX_SNAPSHOT_BYTES = StreamEvidenceGate().max_ingress_snapshot_bytes
 
 _STEPS: Steps = ("openai", "stream_evidence_gate")
 
-KnownNames = Mapping[GateDimension, Collection[str]]
-"""What a selector of each dimension can match."""
+KnownNames = Mapping[str, Collection[str]]
+"""What a selector can match, by dimension; a dimension that is missing is not judged."""
 
 
 def resolve_gate(
@@ -76,62 +77,54 @@ def _filter(
                 (*steps, "capability"),
             )
     selectors = [
-        selector
+        _selector(written, (*steps, "selectors", number), known, context)
         for number, written in enumerate(document.selectors or ())
-        if (selector := _selector(written, (*steps, "selectors", number), known, context))
     ]
     _check_ties(document, steps, context)
     return fill(GateFilter, document, capability=capability, selectors=tuple(selectors))
 
 
-def _named(document: SelectorDocument) -> list[tuple[GateDimension, str]]:
-    return [
+def _conditions(document: SelectorDocument) -> tuple[tuple[str, str], ...]:
+    """The dimensions that a selector names, with their values."""
+    return tuple(
         (dimension, value)
         for dimension in DIMENSIONS
         if (value := getattr(document, dimension)) is not None
-    ]
+    )
 
 
 def _selector(
     document: SelectorDocument, steps: Steps, known: KnownNames, context: Context
-) -> GateSelector | None:
-    named = _named(document)
-    if len(named) != 1:
+) -> GateSelector:
+    conditions = _conditions(document)
+    if not conditions:
         context.report.error(
-            "bad_selector", f"a selector names exactly one of {code_spans(DIMENSIONS)}", steps
+            "bad_selector", f"a selector names at least one of {code_spans(DIMENSIONS)}", steps
         )
-        return None
-    dimension, value = named[0]
     if document.enabled is None and document.enforcement is None:
         context.report.error(
             "bad_selector", "a selector adjusts `enabled` or `enforcement`, or both", steps
         )
-    if dimension != "environment" and value not in known[dimension]:
-        context.report.warning(
-            "selector_matches_nothing",
-            f"no {dimension.replace('_', ' ')} has this name"
-            f"{context.likely.hint(value, known[dimension])}",
-            (*steps, dimension),
-        )
-    return GateSelector(
-        dimension=dimension,
-        value=value,
-        enabled=document.enabled,
-        enforcement=document.enforcement,
-    )
+    for dimension, value in conditions:
+        if dimension in known and value not in known[dimension]:
+            context.report.warning(
+                "selector_matches_nothing",
+                f"no {dimension.replace('_', ' ')} has this name"
+                f"{context.likely.hint(value, known[dimension])}",
+                (*steps, dimension),
+            )
+    return fill(GateSelector, document)
 
 
 def _check_ties(document: FilterDocument, steps: Steps, context: Context) -> None:
-    """Two selectors that match alike are as specific as each other, and must not contradict."""
-    outcomes: dict[tuple[tuple[GateDimension, str], ...], list[SelectorDocument]] = {}
+    """Two selectors that are equally specific and can match the same target name the same values,
+    and must not say different things."""
+    outcomes: dict[tuple[tuple[str, str], ...], tuple[object, object]] = {}
     for number, selector in enumerate(document.selectors or ()):
-        named = tuple(_named(selector))
-        for earlier in outcomes.setdefault(named, []):
-            if (earlier.enabled, earlier.enforcement) != (selector.enabled, selector.enforcement):
-                context.report.error(
-                    "selector_tie",
-                    "an earlier selector matches the same and says something else; keep one",
-                    (*steps, "selectors", number),
-                )
-                break
-        outcomes[named].append(selector)
+        outcome = (selector.enabled, selector.enforcement)
+        if outcomes.setdefault(_conditions(selector), outcome) != outcome:
+            context.report.error(
+                "selector_tie",
+                "an earlier selector matches the same and says something else; keep one",
+                (*steps, "selectors", number),
+            )

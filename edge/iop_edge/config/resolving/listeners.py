@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
 from iop_edge.config import effective
 from iop_edge.config.document import Document
 from iop_edge.config.document.openai import OpenAIDocument
@@ -17,6 +15,8 @@ from iop_edge.config.yaml12.places import Steps
 MAX_SOCKET_PATH_BYTES = 107
 """What the operating system takes."""
 
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+
 NOT_BUILT = ("console", "control_plane", "a2a")
 
 
@@ -27,22 +27,18 @@ def tls_of(document: ServerDocument | BootstrapDocument | OpenAIDocument | None)
 
 def check_listeners(document: Document, context: Context) -> None:
     """Report every address that cannot be listened on, and what must not be listened on so."""
-    taken: dict[tuple[str, int], str] = {}
-    plain = ("server", "bootstrap", "metrics", "openai", *NOT_BUILT)
-    for name in plain:
+    written: dict[str, HostPort] = {}
+    for name in ("server", "bootstrap", "metrics", "openai", *NOT_BUILT):
         section = getattr(document, name)
-        listen = getattr(section, "listen", None)
-        address = _address(listen, (name, "listen"), context)
-        if address is None:
-            if listen is not None:
-                continue
-            default = getattr(_default(name), "listen", None)
-            address = parse_host_port(default) if default else None
-        elif name in ("server", "bootstrap", "openai"):
-            _check_plaintext(name, section, address, context)
-        if address is not None and _listens(name, section):
-            _check_free(name, address, taken, context)
-    _check_admin(document, taken, context)
+        address = _address(getattr(section, "listen", None), (name, "listen"), context)
+        if address is not None:
+            written[name] = address
+            if name in ("server", "bootstrap", "openai"):
+                _check_plaintext(name, section, address, context)
+    admin = _admin(document, context)
+    if admin is not None:
+        written["admin"] = admin
+    _check_free(document, written, context)
     _check_principals(document.openai, context)
     for name in NOT_BUILT:
         section = getattr(document, name)
@@ -55,15 +51,30 @@ def check_listeners(document: Document, context: Context) -> None:
     _check_advertised(document, context)
 
 
-def _default(name: str) -> Struct:
-    section: Struct = getattr(effective.EffectiveConfig(), name)
-    return section
+def _check_free(document: Document, written: dict[str, HostPort], context: Context) -> None:
+    """No two listeners share an address. Told at one that is written, for two defaults differ."""
+    taken: list[tuple[str, HostPort]] = []
+    listening = ["server", "bootstrap", "admin", "metrics"]
+    if document.openai is not None and document.openai.enabled:
+        listening.append("openai")
+    for name in sorted(listening, key=lambda name: name in written):
+        address = written.get(name)
+        if address is None:
+            if getattr(getattr(document, name), "listen", None) is not None:
+                continue  # A socket, or no address at all.
+            address = parse_host_port(getattr(effective.EffectiveConfig(), name).listen)
+        other = next((one for one, held in taken if _overlap(held, address)), None)
+        if other is not None:
+            context.report.error(
+                "address_taken", f"`{other}` listens on this address already", (name, "listen")
+            )
+        taken.append((name, address))
 
 
-def _listens(name: str, section: Any) -> bool:
-    if name in ("console", "a2a", "control_plane"):
+def _overlap(one: HostPort, other: HostPort) -> bool:
+    if one.port != other.port or one.port == 0:
         return False
-    return name != "openai" or bool(section is not None and section.enabled)
+    return one.host == other.host or bool({one.host, other.host} & _EVERYWHERE)
 
 
 def _address(listen: str | None, steps: Steps, context: Context) -> HostPort | None:
@@ -95,52 +106,36 @@ def _check_plaintext(name: str, section: Any, address: HostPort, context: Contex
         )
 
 
-def _check_free(
-    name: str, address: HostPort, taken: dict[tuple[str, int], str], context: Context
-) -> None:
-    if address.port == 0:
-        return
-    everywhere = [host for host in ("0.0.0.0", "::") if (host, address.port) in taken]
-    same_port = [host for host, port in taken if port == address.port]
-    clash = same_port if address.host in ("0.0.0.0", "::") else everywhere
-    host = clash[0] if clash else address.host
-    other = taken.setdefault((host, address.port), name)
-    if other != name:
-        context.report.error(
-            "address_taken", f"`{other}` listens on this address already", (name, "listen")
-        )
-
-
-def _check_admin(document: Document, taken: dict[tuple[str, int], str], context: Context) -> None:
+def _admin(document: Document, context: Context) -> HostPort | None:
+    """The operator's own address where it is one of a host (SEC-2)."""
     listen = document.admin.listen if document.admin is not None else None
     steps = ("admin", "listen")
-    if listen is None:
-        listen = effective.Admin().listen
-    if listen.startswith("unix:"):
-        path = listen.removeprefix("unix:")
-        if not path.startswith("/"):
-            context.report.error(
-                "bad_address", "this must name a socket by its whole path: `unix:/path`", steps
-            )
-        elif len(path.encode("utf-8")) > MAX_SOCKET_PATH_BYTES:
-            context.report.error(
-                "bad_address",
-                f"the path of a socket has at most {MAX_SOCKET_PATH_BYTES} bytes, and this has "
-                f"{len(path.encode('utf-8'))}",
-                steps,
-            )
-        return
+    if listen is not None and listen.startswith("unix:"):
+        _check_socket(listen.removeprefix("unix:"), steps, context)
+        return None
     address = _address(listen, steps, context)
-    if address is None:
-        return
-    if not address.is_loopback:
+    if address is not None and not address.is_loopback:
         context.report.error(
             "admin_off_loopback",
             "the admin listener is for this machine alone; listen on 127.0.0.1, [::1] or "
             "`unix:/path`",
             steps,
         )
-    _check_free("admin", address, taken, context)
+    return address
+
+
+def _check_socket(path: str, steps: Steps, context: Context) -> None:
+    length = len(path.encode("utf-8"))
+    if not path.startswith("/"):
+        context.report.error(
+            "bad_address", "this must name a socket by its whole path: `unix:/path`", steps
+        )
+    elif length > MAX_SOCKET_PATH_BYTES:
+        context.report.error(
+            "bad_address",
+            f"a socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, and this has {length}",
+            steps,
+        )
 
 
 def _check_principals(openai: OpenAIDocument | None, context: Context) -> None:

@@ -204,7 +204,6 @@ def _check_provider_auth(written: OpenAIDocument, context: Context) -> None:
 def _known_names(document: Document, written: OpenAIDocument, nodes: Sequence[Node]) -> KnownNames:
     routes = written.model_routes or []
     return {
-        "environment": (),
         "model_group": {
             *(model.id for model in document.models or ()),
             *(route.model for route in routes),

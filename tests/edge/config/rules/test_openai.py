@@ -131,16 +131,16 @@ OPENAI = [
                 "selectors: [{model: m, enabled: true, «timeout_ms: 3}]",
             ),
             ("bad_selector", ".selectors[0]", "selectors: [«{enabled: false}]"),
-            (
-                "bad_selector",
-                ".selectors[0]",
-                "selectors: [«{model: a, provider: b, enabled: true}]",
-            ),
             ("bad_selector", ".selectors[0]", "selectors: [«{environment: dev}]"),
             (
                 "selector_tie",
                 ".selectors[1]",
                 "selectors: [{environment: dev, enabled: true}, «{environment: dev, enabled: false}]",
+            ),
+            (
+                "selector_tie",
+                ".selectors[1]",
+                "selectors: [{model: m, environment: dev, enabled: true}, «{environment: dev, model: m, enforcement: blocking}]",
             ),
         )
     ),

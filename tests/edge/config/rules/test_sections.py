@@ -36,6 +36,7 @@ SECTIONS = [
         "server: {listen: '0.0.0.0:7', insecure: true}\nmetrics: {listen: «'127.0.0.1:7'}",
     ),
     Bad("CFG-21", "address_taken admin.listen", "admin: {listen: «'127.0.0.1:9464'}"),
+    Bad("CFG-21", "address_taken server.listen", "server: {listen: «'127.0.0.1:18081'}"),
     Bad("SEC-2", "bad_address admin.listen", f"admin: {{listen: «'unix:/{'x' * 107}'}}"),
     Bad("CFG-21", "missing_key server.tls", "server:\n  «tls: {cert_file: a}"),
     Bad("SEC-2", "admin_off_loopback admin.listen", 'admin: {listen: «"0.0.0.0:18081"}'),
