@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from iop_edge.config.reload_class import Reload
 from iop_edge.refresh.diff import Change
@@ -98,23 +98,15 @@ class LastError(Struct, frozen=True, kw_only=True):
     omitted: int
 
 
-def receipt(
-    plan: Plan,
-    *,
-    mode: Mode,
-    generation: GenerationStep,
-    candidate_digest: str,
-    nodes: Iterable[NodeReport],
-    errors: Iterable[ErrorReport] = (),
-) -> RefreshResult:
-    """The result of a candidate that could be planned: applied, restart_required or dry run.
+def drafted(plan: Plan, *, mode: Mode, running: Generation, candidate_digest: str) -> RefreshResult:
+    """The result of a candidate that could be planned, before anything is done about it.
 
-    `errors` are of what came after the swap, which an apply does not take back.
+    With thousands of changes this takes a while, and can be made ahead and elsewhere.
     """
     return RefreshResult(
         status=plan.status,
         mode=mode,
-        generation=generation,
+        generation=GenerationStep(before=running, after=running),
         candidate_digest=candidate_digest,
         changes=tuple(map(_report, plan.changes)),
         live_paths=plan.live_paths,
@@ -122,6 +114,23 @@ def receipt(
         changed_nodes=plan.changed_nodes,
         changed_providers=plan.changed_providers,
         changed_models=plan.changed_models,
+    )
+
+
+def receipt(
+    draft: RefreshResult,
+    *,
+    after: Generation,
+    nodes: Iterable[NodeReport],
+    errors: Iterable[ErrorReport] = (),
+) -> RefreshResult:
+    """The draft with what came of it: applied, restart_required or dry run.
+
+    `errors` are of what came after the swap, which an apply does not take back.
+    """
+    return structs.replace(
+        draft,
+        generation=GenerationStep(before=draft.generation.before, after=after),
         nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
         errors=tuple(sorted(errors, key=_place)),
     )

@@ -32,13 +32,13 @@ from iop_edge.refresh.diff import diff
 from iop_edge.refresh.plan import Plan, plan
 from iop_edge.refresh.receipt import (
     ErrorReport,
-    GenerationStep,
     LastError,
     Mode,
     NodeReport,
     Origin,
     RefreshRecord,
     RefreshResult,
+    drafted,
     receipt,
     rejection,
 )
@@ -106,13 +106,10 @@ class _Candidate(NamedTuple):
     """A proved candidate: everything an apply needs, built and not yet in effect."""
 
     plan: Plan
+    draft: RefreshResult
     successor: RuntimeSnapshot
     payloads: Payloads
     warnings: tuple[Problem, ...]
-
-    @property
-    def digest(self) -> str:
-        return self.successor.config_digest
 
 
 class Reloader:
@@ -211,7 +208,7 @@ class Reloader:
             sources, digest = await asyncio.to_thread(self._read)
             if request.if_candidate not in (None, digest):
                 return mismatch(CANDIDATE_MISMATCH, request.mode, running.generation, digest)
-            candidate = await asyncio.to_thread(self._prove, sources, running)
+            candidate = await asyncio.to_thread(self._prove, sources, running, request.mode)
             failpoints.reach("apply.after_validate")
             if request.mode == "apply":
                 failpoints.reach("apply.before_swap")
@@ -219,26 +216,15 @@ class Reloader:
             return self._rejected(error, request, running, digest)
         if request.mode == "dry_run":
             return self._result(
-                candidate,
-                request,
-                running,
-                foreseen(self._nodes.views(), candidate.plan.nodes_to_push),
+                candidate, foreseen(self._nodes.views(), candidate.plan.nodes_to_push)
             )
         self._last_error = None
         self._pending_restart_paths = candidate.plan.restart_paths
         if candidate.plan.needs_restart:
-            return self._result(
-                candidate, request, running, unchanged(self._nodes.views(), but=frozenset())
-            )
-        return await self._apply(candidate, request, running, on_node)
+            return self._result(candidate, unchanged(self._nodes.views(), but=frozenset()))
+        return await self._apply(candidate, on_node)
 
-    async def _apply(
-        self,
-        candidate: _Candidate,
-        request: RefreshRequest,
-        running: RuntimeSnapshot,
-        on_node: OnNode,
-    ) -> RefreshResult:
+    async def _apply(self, candidate: _Candidate, on_node: OnNode) -> RefreshResult:
         log_warnings(candidate.warnings)
         reports = unchanged(self._nodes.views(), but=candidate.plan.nodes_to_push)
         errors = []
@@ -253,14 +239,14 @@ class Reloader:
             _log.error("refresh_interrupted", **facts(error))
             errors.append(interrupted(error))
             reports += unheard(candidate.plan.nodes_to_push, reports)
-        return self._result(candidate, request, running, reports, errors)
+        return self._result(candidate, reports, errors)
 
     def _read(self) -> tuple[Sources, str]:
         """The candidate's bytes, once; everything after this judges these (REF-10)."""
         sources = self._read_sources()
         return sources, sources.digest()
 
-    def _prove(self, sources: Sources, running: RuntimeSnapshot) -> _Candidate:
+    def _prove(self, sources: Sources, running: RuntimeSnapshot, mode: Mode) -> _Candidate:
         """Everything that can fail, in a thread and away from all that is live."""
         loaded: Loaded = load(sources)
         generation = Generation(running.generation + 1)
@@ -271,8 +257,12 @@ class Reloader:
             return running.vault.fingerprint(reference) == loaded.vault.fingerprint(reference)
 
         changes = diff(running.config, loaded.config, same_secret)
+        planned = plan(changes, changed_nodes(self._payloads, payloads))
         return _Candidate(
-            plan=plan(changes, changed_nodes(self._payloads, payloads)),
+            plan=planned,
+            draft=drafted(
+                planned, mode=mode, running=running.generation, candidate_digest=loaded.digest
+            ),
             successor=RuntimeSnapshot(
                 generation=generation,
                 config=loaded.config,
@@ -347,20 +337,11 @@ class Reloader:
     def _result(
         self,
         candidate: _Candidate,
-        request: RefreshRequest,
-        running: RuntimeSnapshot,
         nodes: Iterable[NodeReport],
         errors: Iterable[ErrorReport] = (),
     ) -> RefreshResult:
         return receipt(
-            candidate.plan,
-            mode=request.mode,
-            generation=GenerationStep(
-                before=running.generation, after=self._snapshots.current.generation
-            ),
-            candidate_digest=candidate.digest,
-            nodes=nodes,
-            errors=errors,
+            candidate.draft, after=self._snapshots.current.generation, nodes=nodes, errors=errors
         )
 
 

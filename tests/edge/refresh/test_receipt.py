@@ -14,6 +14,7 @@ from iop_edge.refresh.receipt import (
     GenerationStep,
     NodeReport,
     RefreshResult,
+    drafted,
     receipt,
     rejection,
 )
@@ -41,10 +42,13 @@ def as_json(result: RefreshResult) -> dict[str, Any]:
 
 def receipt_of(before: EffectiveConfig, after: EffectiveConfig) -> RefreshResult:
     return receipt(
-        plan(diff(before, after, same_secret=lambda _: True), payload_changes=frozenset()),
-        mode="apply",
-        generation=GenerationStep(before=SEVEN, after=Generation(8)),
-        candidate_digest="sha256:00",
+        drafted(
+            plan(diff(before, after, same_secret=lambda _: True), payload_changes=frozenset()),
+            mode="apply",
+            running=SEVEN,
+            candidate_digest="sha256:00",
+        ),
+        after=Generation(8),
         nodes=[
             NodeReport(node_id=NodeId("b"), outcome="refused", generation=SEVEN, detail="why"),
             NodeReport(node_id=NodeId("a"), outcome="acknowledged", generation=Generation(8)),
@@ -104,10 +108,13 @@ def test_a_change_is_written_as_the_interface_has_it(lab: EffectiveConfig, touch
 @pytest.mark.req("REF-2")
 def test_nodes_and_errors_are_ordered() -> None:
     result = receipt(
-        plan((), payload_changes=frozenset()),
-        mode="apply",
-        generation=GenerationStep(before=SEVEN, after=SEVEN),
-        candidate_digest="sha256:00",
+        drafted(
+            plan((), payload_changes=frozenset()),
+            mode="apply",
+            running=SEVEN,
+            candidate_digest="sha256:00",
+        ),
+        after=SEVEN,
         nodes=[NodeReport(node_id=NodeId(name), outcome="unchanged") for name in ("c", "a", "b")],
     )
     assert [node.node_id for node in result.nodes] == ["a", "b", "c"]

@@ -18,7 +18,14 @@ from msgspec import Struct
 
 from iop_edge.config.effective import IngressLimits
 from iop_edge.config.view import resolved, view
-from iop_edge.refresh.receipt import ErrorReport, Mode, NodeReport, RefreshResult, rejection
+from iop_edge.refresh.receipt import (
+    ErrorReport,
+    Mode,
+    NodeReport,
+    RefreshRecord,
+    RefreshResult,
+    rejection,
+)
 from iop_edge.runtime.node_hub import NodeView
 from iop_edge.runtime.refresh_report import CANDIDATE_MISMATCH, GENERATION_MISMATCH
 from iop_edge.runtime.reloader import RefreshRequest, Reloader
@@ -182,7 +189,8 @@ class AdminSurface:
         await request.respond(200, _encode({"runs": self._runs.latest(_limit(request))}))
 
     async def _refreshes(self, request: Request) -> None:
-        await request.respond(200, _encode({"refreshes": self._reloader.history()}))
+        # In a thread and one by one: each may hold thousands of changes, and runs go on meanwhile.
+        await request.respond(200, await asyncio.to_thread(_receipts, self._reloader.history()))
 
     async def _healthz(self, request: Request) -> None:
         await request.respond(200, _encode({"alive": True}))
@@ -224,6 +232,10 @@ def _config(snapshot: RuntimeSnapshot) -> bytes:
     shown = view(snapshot.config, is_queue_promoted=is_promoted)
     shown["resolved"] = resolved(snapshot.config, queue_source=snapshot.queue_source)
     return _encode(shown)
+
+
+def _receipts(history: Sequence[RefreshRecord]) -> bytes:
+    return b'{"refreshes":[%s]}' % b",".join(map(_encode, history))
 
 
 def _limit(request: Request) -> int:
