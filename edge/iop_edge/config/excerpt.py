@@ -8,6 +8,7 @@ mistyped key or in a file that is no YAML stays unseen.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
@@ -40,30 +41,44 @@ class Excerpt(NamedTuple):
     caret: int
 
 
+class _Read(NamedTuple):
+    """A file with its scalars in their order."""
+
+    lines: Lines
+    spans: list[Span]
+    starts: list[int]
+
+    def within(self, start: int, end: int) -> list[Span]:
+        """The scalars that touch this part of the text; one from above may reach into it."""
+        first = max(0, bisect_left(self.starts, start) - 1)
+        last = bisect_left(self.starts, end)
+        return [span for span in self.spans[first:last] if span.end > start]
+
+
 class Excerpts:
     """Shows lines of one candidate's files. Each file is read once, when first asked."""
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self._files = {file.name: file for file in files}
-        self._read: dict[str, tuple[Lines, list[Span]] | None] = {}
+        self._read: dict[str, _Read | None] = {}
 
     def of(self, problem: Problem) -> Excerpt | None:
         """The line of the problem, or None where there is none to show."""
         read = self._file(problem.file)
         if read is None or problem.line < 1:
             return None
-        lines, found = read
-        if problem.line > len(lines.starts):
+        if problem.line > len(read.lines.starts):
             return None
-        start = lines.starts[problem.line - 1]
-        return _masked(lines.line(problem.line), start, found, problem.column - 1)
+        start = read.lines.starts[problem.line - 1]
+        line = read.lines.line(problem.line)
+        return _masked(line, start, read.within(start, start + len(line)), problem.column - 1)
 
-    def _file(self, name: str) -> tuple[Lines, list[Span]] | None:
+    def _file(self, name: str) -> _Read | None:
         if name not in self._read:
             self._read[name] = self._open(name)
         return self._read[name]
 
-    def _open(self, name: str) -> tuple[Lines, list[Span]] | None:
+    def _open(self, name: str) -> _Read | None:
         file = self._files.get(name)
         if file is None:
             return None
@@ -71,16 +86,15 @@ class Excerpts:
             text = decode(file.content)
         except TextRefused:
             return None
-        return Lines(text), list(spans(text))
+        found = list(spans(text))
+        return _Read(Lines(text), found, [span.start for span in found])
 
 
-def _masked(line: str, start: int, found: Sequence[Span], caret: int) -> Excerpt:
+def _masked(line: str, start: int, inside: Sequence[Span], caret: int) -> Excerpt:
     """The line piece by piece: what lies in a span as that span allows, the rest as signs only."""
     text = ""
     shown_caret = 0
     position = 0
-    end = start + len(line)
-    inside = [span for span in found if span.start < end and span.end > start]
     for span in inside:
         begin = max(span.start - start, position)
         stop = min(span.end - start, len(line))

@@ -18,7 +18,7 @@ from iop_edge.config.reading.expand import ExpansionFailed, expand
 from iop_edge.config.reading.legacy import normalize_legacy
 from iop_edge.config.reading.merge import merge, without_nulls
 from iop_edge.config.reading.retired import refuse_retired
-from iop_edge.config.report import Report
+from iop_edge.config.report import MAX_COLLECTED, Report
 from iop_edge.config.resolving.context import Context
 from iop_edge.config.resolving.normalize import normalize
 from iop_edge.config.resolving.queue import QueueSource
@@ -103,12 +103,16 @@ def _read(file: SourceFile, sources: Sources, report: Report) -> Tree:
         return Tree(None, References(), False, [])
     number = places.add_file(file.name, text)
     tree = build(text, number, places)
-    for finding in tree.findings:
+    for finding in tree.findings[:MAX_COLLECTED]:
         place = places.place(mark_of(number, 0, finding.offset))
         report.at(finding.code, finding.message, place, render(tree.root, finding.steps))
+    report.count(len(tree.findings[MAX_COLLECTED:]))
     if tree.root is None:
         return tree
     report.root = tree.root
+    for finding in tree.findings:
+        if finding.code == "number_too_long":
+            report.close(finding.steps)
     has_nulls = tree.has_nulls
     for reference in tree.references:
         try:

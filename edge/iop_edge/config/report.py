@@ -113,6 +113,10 @@ class Report:
     def _keep(self, problem: Problem, place: Place, *, is_last: bool) -> None:
         self._found.append(_Found(is_last, place, len(self._found), problem))
 
+    def count(self, number: int) -> None:
+        """So many errors more, of which nothing else is kept."""
+        self._errors += number
+
     def _is_counted_only(self, severity: Severity) -> bool:
         if severity == "warning":
             return False
@@ -121,7 +125,9 @@ class Report:
 
     def invalid(self) -> ConfigInvalid:
         """The exception that tells all of it."""
-        return ConfigInvalid(self.problems(), uncollected=max(0, self._errors - MAX_COLLECTED))
+        kept = self.problems()
+        errors = sum(one.severity == "error" for one in kept)
+        return ConfigInvalid(kept, uncollected=self._errors - errors)
 
     def problems(self) -> tuple[Problem, ...]:
         """Those collected: errors before warnings, each in the order of files and lines."""

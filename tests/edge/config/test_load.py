@@ -184,6 +184,14 @@ def test_the_words_and_the_decoder_agree_on_what_is_valid(
     assert report.has_errors is not is_valid
 
 
+@pytest.mark.req("CFG-3", "CFG-4")
+def test_of_very_many_problems_of_the_text_the_rest_is_counted() -> None:
+    with pytest.raises(ConfigInvalid) as raised:
+        loaded("edge: {" + "id: e, " * 20_000 + "}")
+    assert [one.code for one in raised.value.problems] == ["duplicate_key"] * 50
+    assert raised.value.omitted == 19_999 - 50
+
+
 @pytest.mark.req("CFG-3")
 def test_a_config_of_many_problems_costs_no_more_than_its_size() -> None:
     text = filled(NODE) + "      - {id: p, capcity: 1}\n" * 2000

@@ -118,6 +118,12 @@ def test_a_duplicate_key_names_both_lines() -> None:
 
 
 @pytest.mark.req("CFG-3")
+def test_every_number_that_is_too_long_is_told() -> None:
+    number = "1" * 400
+    assert codes(f"edge: {{id: {number}, name: {number}}}") == ["number_too_long"] * 2
+
+
+@pytest.mark.req("CFG-3")
 def test_an_alias_copies_its_anchor() -> None:
     config = effective("edge: &a {id: e}\nserver: {tls: &t {cert_file: c, key_file: k}}\n"
                        "bootstrap: {tls: *t}")  # fmt: skip

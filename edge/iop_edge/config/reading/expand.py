@@ -63,9 +63,7 @@ def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
             f"the environment variable {name} is not set; set it, or write `${{{name}:-default}}`",
         )
     if not _is_text(value):
-        raise ExpansionFailed(
-            "bad_variable", f"the environment variable {name} is no UTF-8 text on one line"
-        )
+        raise ExpansionFailed("bad_variable", f"the environment variable {name} is no UTF-8 text")
     return value
 
 

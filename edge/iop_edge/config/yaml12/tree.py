@@ -33,7 +33,7 @@ from iop_edge.config.yaml12.aliases import (
     References,
 )
 from iop_edge.config.yaml12.places import FILE_SHIFT, OFFSET_BITS, Marks, Places, Steps
-from iop_edge.config.yaml12.scalars import NumberTooLong, resolve_plain
+from iop_edge.config.yaml12.scalars import MAX_INTEGER_DIGITS, NumberTooLong, resolve_plain
 from iop_edge.config.yaml12.syntax import explain
 
 _DISCARD = "\0discarded"  # cannot be written: NUL is refused by the parser
@@ -158,7 +158,7 @@ class _Builder:
                     value = memo.get(text, _UNRESOLVED)
                     if value is _UNRESOLVED:
                         value = self._plain(text, offset, container, key)
-                        if REFERENCE not in text:
+                        if REFERENCE not in text and len(text) <= MAX_INTEGER_DIGITS:
                             memo[text] = value
                 if REFERENCE in text:
                     self._note_reference(container, key, text, is_plain=not event.style)
