@@ -44,6 +44,11 @@ class UpstreamAnswer:
     def status(self) -> int:
         return self._response.status
 
+    @property
+    def holds_connection(self) -> bool:
+        """False once the body has arrived whole, even before it is read."""
+        return self._response.connection is not None
+
     def headers(self) -> list[tuple[str, str]]:
         """Those that a caller may see."""
         return caller_headers(self._response.headers)
@@ -65,9 +70,7 @@ class UpstreamAnswer:
         self._clocks.pause()
         self._has_begun = True
         if not content:
-            # A body that ends with its connection looks complete even where that was reset.
-            lost = None if self._protocol is None else self._protocol.exception()
-            if isinstance(lost, aiohttp.ClientOSError):
+            if self._was_reset():
                 raise _closed()
             self._complete()
         return content
@@ -83,9 +86,17 @@ class UpstreamAnswer:
                 self._complete()
 
     def close(self) -> None:
-        """Close the connection, whatever is still under way on it."""
+        """Close the connection, where it is still held."""
         self._forget_connection()
         self._response.close()
+
+    def _was_reset(self) -> bool:
+        """A body that ends with its connection looks complete even where that was reset. One that
+        says where it ends is complete, and its connection may be another's by now."""
+        headers = self._response.headers
+        if self._protocol is None or "Content-Length" in headers or "Transfer-Encoding" in headers:
+            return False
+        return isinstance(self._protocol.exception(), aiohttp.ClientOSError)
 
     def _fault_of_body(self, error: aiohttp.ClientError) -> Fault:
         is_garbage = self._protocol is not None and isinstance(
@@ -190,12 +201,12 @@ class UpstreamClient:
             raise _fault(error) from None
 
     def _release(self, answer: UpstreamAnswer | None, upload: Upload) -> None:
-        """Give a connection back that has nothing left to say, and abort any other."""
-        if answer is not None and answer.is_complete and upload.is_sent:
+        """Let go of a connection that has nothing left to say, and abort any other."""
+        if answer is not None and not answer.holds_connection:
+            # It is in the pool, and may carry another request by now.
             self._connections.has_ended(upload)
-            return
-        # Aborted and not closed: closing waits until an upstream that reads nothing has read all.
-        if upload.transport is not None:
+        elif upload.transport is not None:
+            # Closing would wait until an upstream that reads nothing has read everything.
             upload.transport.abort()
         if answer is not None:
             answer.close()

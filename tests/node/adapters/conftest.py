@@ -152,6 +152,7 @@ class Sink:
     headers: list[tuple[str, str]] = field(default_factory=list)
     chunks: list[bytes] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
+    has_head: asyncio.Event = field(default_factory=asyncio.Event)
     has_started: asyncio.Event = field(default_factory=asyncio.Event)
     has_chunk: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -167,6 +168,7 @@ class Sink:
         assert self.status is None, "a head comes once"
         self.status = status
         self.headers = headers
+        self.has_head.set()
 
     async def chunk(self, content: bytes) -> None:
         assert self.status is not None, "a head comes before the body"

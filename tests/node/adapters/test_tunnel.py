@@ -637,6 +637,58 @@ class TestHangingUp:
             await task
         assert sum(map(len, sink.chunks)) == total
 
+    @pytest.mark.req("NODE-7")
+    async def test_harms_nobody_who_has_the_connection_by_now(
+        self, upstream, adapter_on, call, make_sink
+    ):
+        """An answer that has arrived whole leaves its connection while its caller still reads."""
+        slow, other = make_sink(gate=asyncio.Event()), make_sink()
+        first_hung_up = asyncio.Event()
+
+        async def script(conn):
+            await conn.request()
+            await conn.answer(b"first")
+            await conn.request()
+            await first_hung_up.wait()
+            await conn.answer(b"second")
+
+        async with upstream(script).running() as server:
+            adapter = await adapter_on(server.url)
+            first = asyncio.create_task(adapter.tunnel(call(), slow))
+            await slow.has_chunk.wait()
+            second = asyncio.create_task(adapter.tunnel(call(), other))
+            await other.has_started.wait()
+            assert server.connections == 1
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            first_hung_up.set()
+            await second
+        assert other.body == b"second"
+
+    async def test_of_the_upstream_on_the_next_request_does_not_spoil_an_answer_that_was_whole(
+        self, upstream, adapter_on, call, make_sink
+    ):
+        slow, other = make_sink(gate=asyncio.Event()), make_sink()
+
+        async def script(conn):
+            await conn.request()
+            await conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+            await slow.has_head.wait()
+            await conn.send(b"first")
+            await conn.request()
+            conn.reset()
+
+        async with upstream(script).running() as server:
+            adapter = await adapter_on(server.url)
+            first = asyncio.create_task(adapter.tunnel(call(), slow))
+            await slow.has_chunk.wait()
+            assert (await fault_of(adapter.tunnel(call(), other))).code is Code.UPSTREAM_CLOSED
+            assert server.connections == 1
+            slow.gate.set()
+            await first
+        assert slow.body == b"first"
+
     async def test_of_the_adapter_itself_ends_calls_under_way(
         self, upstream, adapter_on, call, sink
     ):
