@@ -37,6 +37,7 @@ from iop_edge.serve.bootstrap.surface import (
     render_plain,
 )
 from iop_edge.serve.grpc_listener import GrpcListener
+from iop_edge.serve.http.address import ListenError
 from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.routes import Router
 from iop_edge.serve.metrics import EdgeMetrics
@@ -163,49 +164,16 @@ class Edge:
             await stack.enter_async_context(self.ledger)
             server = await stack.enter_async_context(self._grpc)
             stack.callback(self.hub.close_all, "the edge has stopped")
-            metrics = await stack.enter_async_context(
-                HttpListener(self.metrics.app(), config.metrics.listen, limits=ADMIN_LIMITS)
-            )
-            admin = await stack.enter_async_context(
-                HttpListener(
-                    self._admin,
-                    config.admin.listen,
-                    limits=ADMIN_LIMITS,
-                    cancels_when_caller_leaves=False,
-                    render=self._admin.render,
-                )
-            )
-            bootstrap = await stack.enter_async_context(
-                HttpListener(
-                    self._bootstrap.app(),
-                    config.bootstrap.listen,
-                    limits=BOOTSTRAP_LIMITS,
-                    tls=config.bootstrap.tls,
-                    render=render_plain,
-                )
-            )
-            self._bootstrap.server_listens = server.address
-            self._bootstrap.bootstrap_listens = bootstrap.address
-            addresses = {
-                "server": server.address,
-                "metrics": metrics.address,
-                "admin": admin.address,
-                "bootstrap": bootstrap.address,
-            }
-            if config.openai.enabled:
-                self._ingress = await stack.enter_async_context(
-                    HttpListener(
-                        Router(
-                            Ingress(
-                                config.openai, snapshots=self.snapshots, runs=self.runs
-                            ).routes()
-                        ),
-                        config.openai.listen,
-                        limits=config.openai.limits,
-                        tls=config.openai.tls,
-                    )
-                )
-                addresses["openai"] = self._ingress.address
+            addresses = {"server": server.address}
+            for name, listener in self._http_listeners().items():
+                try:
+                    await stack.enter_async_context(listener)
+                except ListenError as error:
+                    address = f"{error.address} ({name}.listen)"
+                    raise ListenError(address, error.reason) from None
+                addresses[name] = listener.address
+            self._bootstrap.server_listens = addresses["server"]
+            self._bootstrap.bootstrap_listens = addresses["bootstrap"]
             self._is_ready = True
             self._grpc.set_serving(True)
             _log.info(
@@ -219,6 +187,36 @@ class Edge:
             )
             _say_what_is_missing(config)
             yield
+
+    def _http_listeners(self) -> dict[str, HttpListener]:
+        """By their section of the config, in the order in which they start."""
+        config = self._config
+        listeners = {
+            "metrics": HttpListener(self.metrics.app(), config.metrics.listen, limits=ADMIN_LIMITS),
+            "admin": HttpListener(
+                self._admin,
+                config.admin.listen,
+                limits=ADMIN_LIMITS,
+                cancels_when_caller_leaves=False,
+                render=self._admin.render,
+            ),
+            "bootstrap": HttpListener(
+                self._bootstrap.app(),
+                config.bootstrap.listen,
+                limits=BOOTSTRAP_LIMITS,
+                tls=config.bootstrap.tls,
+                render=render_plain,
+            ),
+        }
+        if config.openai.enabled:
+            ingress = Ingress(config.openai, snapshots=self.snapshots, runs=self.runs)
+            self._ingress = listeners["openai"] = HttpListener(
+                Router(ingress.routes()),
+                config.openai.listen,
+                limits=config.openai.limits,
+                tls=config.openai.tls,
+            )
+        return listeners
 
     async def drain(self) -> None:
         """Not ready, no new runs, the running ones end, within `server.drain_deadline_ms`."""
