@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.pool.catalog import ResourceSpec
@@ -139,6 +139,7 @@ kinds = st.builds(
 
 
 @pytest.mark.req("POOL-12")
+@settings(deadline=None)
 @given(
     kinds=st.lists(kinds, min_size=1, max_size=40),
     tokens=st.sampled_from([1, 1000]),

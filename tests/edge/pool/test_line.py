@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.pool.explain import Absent, Standing
@@ -21,6 +21,7 @@ def filled(positions: list[int], at: list[Rank | None]) -> Line:
 
 
 @pytest.mark.req("POOL-2")
+@settings(deadline=None)
 @given(
     positions=st.sets(st.integers(0, 99), min_size=1, max_size=20).map(sorted),
     data=st.data(),

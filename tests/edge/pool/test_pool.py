@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.config.effective import Health
@@ -330,6 +330,7 @@ def test_an_empty_pool_refuses_and_shows_nothing():
 
 
 @pytest.mark.req("POOL-5")
+@settings(deadline=None)
 @given(
     capacity=st.integers(1, 4),
     long_slots=st.integers(1, 3),

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.pool.queue import ArrivalQueue
@@ -51,6 +51,7 @@ def test_what_the_departed_leave_behind_stays_bounded_behind_one_that_never_goes
     assert len(queue._order) < 100
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=400))
 def test_it_agrees_with_a_sorted_list(events: list[tuple[bool, int]]):
     queue: ArrivalQueue[Member] = ArrivalQueue()
