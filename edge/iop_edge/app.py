@@ -21,6 +21,7 @@ from iop_edge.config.effective import EffectiveConfig
 from iop_edge.config.load import Loaded, load
 from iop_edge.pool.catalog import Catalog
 from iop_edge.runtime.dispatcher import Dispatcher
+from iop_edge.runtime.garbage import full_collections, settle
 from iop_edge.runtime.node_hub import NodeHub
 from iop_edge.runtime.payload import build_payloads, stamped
 from iop_edge.runtime.reloader import RefreshRequest, Reloader
@@ -103,6 +104,7 @@ class Edge:
             admission=self.dispatcher,
             read_sources=partial(read_sources, paths, fingerprint_key=fingerprint_key),
             build_catalog=Catalog.from_config,
+            undisturbed=full_collections.held,
         )
         self._link = NodeLink(
             self.hub,
@@ -267,6 +269,7 @@ async def serve(paths: Sequence[Path]) -> None:
         _log.warning("config_warning", code=warning.code, path=warning.path, text=warning.message)
     edge = Edge(loaded, paths, fingerprint_key)
     stop = asyncio.Event()
+    settle()
     async with edge.serving():
         with stop_signals(stop.set, on_hangup=edge.refresh_on_hangup):
             await stop.wait()

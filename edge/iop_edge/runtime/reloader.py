@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -116,7 +117,8 @@ class Reloader:
     """Owns the transaction. `payloads` are those the nodes are to run with the first snapshot.
 
     `read_sources` reads the files that the edge was started with, each once. It raises
-    ConfigInvalid where one cannot be read, and runs in a thread, as does `build_catalog`.
+    ConfigInvalid where one cannot be read, and runs in a thread, as does `build_catalog`. Each
+    refresh is done within `undisturbed()`.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Reloader:
         read_sources: Callable[[], Sources],
         build_catalog: Callable[[EffectiveConfig], Catalog] = Catalog.from_config,
         push_timeout_s: float = PUSH_TIMEOUT_S,
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._snapshots = snapshots
         self._payloads = payloads
@@ -137,6 +140,7 @@ class Reloader:
         self._read_sources = read_sources
         self._build_catalog = build_catalog
         self._push_timeout_s = push_timeout_s
+        self._undisturbed = undisturbed
         self._turn = asyncio.Lock()
         self._running: set[asyncio.Task[RefreshResult]] = set()
         self._history: deque[RefreshRecord] = deque(maxlen=HISTORY_LENGTH)
@@ -190,7 +194,8 @@ class Reloader:
     ) -> RefreshResult:
         async with self._turn:
             began = time.monotonic()
-            result = await self._refresh(request, on_node)
+            with self._undisturbed():
+                result = await self._refresh(request, on_node)
             took_ms = round((time.monotonic() - began) * 1000, 3)
             result = structs.replace(result, duration_ms=took_ms)
             self._history.append(RefreshRecord(at=datetime.now(UTC), origin=origin, result=result))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from iop_edge.runtime.garbage import FullCollections
+from tests.edge.runtime.reload_rig import Edge, with_capacity
+
+
+@pytest.fixture
+def eager() -> Iterator[list[int]]:
+    """A collector that looks often; gives the generations that it has looked at."""
+    usual, seen = gc.get_threshold(), []
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        if phase == "stop":
+            seen.append(info["generation"])
+
+    gc.collect()
+    gc.set_threshold(50, 1, 1)
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+    gc.set_threshold(*usual)
+
+
+def make_containers() -> list[list[int]]:
+    return [[number] for number in range(100_000)]
+
+
+def test_no_full_collection_begins_while_they_are_held_and_young_ones_go_on(
+    eager: list[int],
+) -> None:
+    kept = make_containers()
+    assert 2 in eager
+    with FullCollections().held():
+        eager.clear()
+        kept += make_containers()
+        assert set(eager) == {0, 1}
+    eager.clear()
+    kept += make_containers()
+    assert 2 in eager
+
+
+def test_the_last_holder_gives_back_what_was_set() -> None:
+    usual = gc.get_threshold()
+    collections = FullCollections()
+    first, second = collections.held(), collections.held()
+    with first:
+        second.__enter__()
+    assert gc.get_threshold() != usual
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == usual
+
+
+@pytest.mark.req("REF-7")
+async def test_a_refresh_leaves_no_cycles_behind() -> None:
+    """So that its objects go with their last reference, and waiting to collect costs nothing."""
+    edge = Edge()
+    await edge.refresh(config=with_capacity(8))
+    gc.collect()
+    gc.disable()
+    try:
+        for capacity in (9, 10, 11):
+            await edge.refresh(config=with_capacity(capacity))
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kinds = {type(one).__name__ for one in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not kinds & {"EffectiveConfig", "RuntimeSnapshot", "Catalog", "Plan", "RefreshResult"}
+    assert not kinds & {"Node", "Provider", "ResourceSpec", "NodeConfigPayload", "Change"}
