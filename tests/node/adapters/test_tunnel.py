@@ -28,7 +28,7 @@ async def fault_of(awaitable) -> Fault:
 
 
 class TestAnAnswer:
-    @pytest.mark.req("PROF-5", "NODE-5")
+    @pytest.mark.req("PROF-5", "PROF-8", "NODE-5")
     async def test_is_relayed_byte_for_byte_from_the_operations_url(
         self, upstream, adapter_on, call, sink
     ):
