@@ -1,8 +1,8 @@
 """A real model in a process of its own: llama.cpp's server with a 135M-parameter model.
 
-`python -m demo.model_server` listens on a free port of 127.0.0.1, prints one JSON line
-`{"listening": URL, "model": NAME, …}` on standard output when it is ready, and ends with its parent
-or on SIGTERM. It knows nothing of edges and nodes; it is an upstream like any other.
+`python -m demo.model_server` listens on a free port of 127.0.0.1, or where it is told, prints one
+JSON line `{"listening": URL, "model": NAME, …}` on standard output when it is ready, and ends with
+its parent or on SIGTERM. It knows nothing of edges and nodes; it is an upstream like any other.
 
 What to know about it as an upstream: it answers with its own name whatever `model` a request
 names; `temperature 0, seed 1, cache_prompt false` repeats an answer to the token;
@@ -48,6 +48,7 @@ def main() -> None:
     # more than it gives: half of them, which leaves the rest to the edge and the nodes.
     half = max(1, min(8, (os.cpu_count() or 2) // 2))
     arguments.add_argument("--threads", type=int, default=half)
+    arguments.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     arguments.add_argument("--port", type=int, default=0, help="0: any free one")
     arguments.add_argument("--stay", action="store_true", help="outlive the parent process")
     options = arguments.parse_args()
@@ -66,7 +67,7 @@ def main() -> None:
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.model_alias = {MODEL_NAME}
-    params.hostnames = ["127.0.0.1"]
+    params.hostnames = [options.host]
     params.port = options.port
     params.n_parallel = options.parallel
     params.n_ctx = options.parallel * CONTEXT_TOKENS_PER_SLOT
