@@ -284,8 +284,8 @@ class Pool:
             if waiter.tried:
                 known = [self._resources.get(resource) for resource in waiter.tried]
                 waiter.avoid = line.mask({live.position for live in known if live is not None})
+            waiter.line = line
             if line.usable & ~waiter.avoid:
-                waiter.line = line
                 return None
         return no_provider(demand, slate)
 

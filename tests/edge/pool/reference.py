@@ -252,7 +252,8 @@ class ReferencePool:
 
 
 class MirroredPool(Pool):
-    """A pool that asks the reference at every event, and fails where the two differ."""
+    """A pool that asks the reference at every event, and fails where the two differ, or where an
+    explanation does not account for every provider of the model."""
 
     def __init__(self, catalog: Catalog, policy: QueuePolicy) -> None:
         super().__init__(catalog, policy)
@@ -266,34 +267,53 @@ class MirroredPool(Pool):
         if retry_of is not None:
             tried = retry_of.tried | {retry_of.resource}
             retried = Run(run_id, demand, retry_of.arrival, retry_of.arrived_at, tried)
-        return _same(effects, self.reference.admit(run_id, demand, now, retried))
+        return self._same(effects, self.reference.admit(run_id, demand, now, retried))
 
     def release(self, lease: Lease, now: float) -> list[Effect]:
         effects = super().release(lease, now)
-        return _same(effects, self.reference.release(lease.run_id, now))
+        return self._same(effects, self.reference.release(lease.run_id, now))
 
     def cancel(self, run_id: RunId, now: float) -> list[Effect]:
-        return _same(super().cancel(run_id, now), self.reference.cancel(run_id, now))
+        return self._same(super().cancel(run_id, now), self.reference.cancel(run_id, now))
 
     def expire(self, now: float) -> list[Effect]:
-        return _same(super().expire(now), self.reference.expire(now))
+        return self._same(super().expire(now), self.reference.expire(now))
 
     def node_connected(self, node_id: NodeId, now: float) -> list[Effect]:
         effects = super().node_connected(node_id, now)
-        return _same(effects, self.reference.node_connected(node_id, now))
+        return self._same(effects, self.reference.node_connected(node_id, now))
 
     def node_lost(self, node_id: NodeId, now: float) -> list[Effect]:
-        return _same(super().node_lost(node_id, now), self.reference.node_lost(node_id, now))
+        effects = super().node_lost(node_id, now)
+        return self._same(effects, self.reference.node_lost(node_id, now))
 
     def probed_health(self, resource: Resource, health: Health, now: float) -> list[Effect]:
         effects = super().probed_health(resource, health, now)
-        return _same(effects, self.reference.probed_health(resource, health, now))
+        return self._same(effects, self.reference.probed_health(resource, health, now))
 
     def replace(self, catalog: Catalog, policy: QueuePolicy, now: float) -> list[Effect]:
+        before = self.reference.catalog
         effects = super().replace(catalog, policy, now)
-        return _same(effects, self.reference.replace(catalog, policy, now))
+        return self._same(effects, self.reference.replace(catalog, policy, now), before)
 
-
-def _same(effects: list[Effect], expected: list[Outcome]) -> list[Effect]:
-    assert [outcome(effect) for effect in effects] == expected
-    return effects
+    def _same(
+        self, effects: list[Effect], expected: list[Outcome], before: Catalog | None = None
+    ) -> list[Effect]:
+        """`before` is the catalog by which those were judged that an event let expire first."""
+        assert [outcome(effect) for effect in effects] == expected
+        for effect in effects:
+            is_early = before is not None and isinstance(effect, Expired)
+            catalog = before if before is not None and is_early else self.reference.catalog
+            model = catalog.models.get(effect.decision.model)
+            explanation = effect.decision.explain()
+            shown = [seen.provider_id for seen in explanation.others]
+            if explanation.chosen is not None:
+                shown.append(explanation.chosen.provider_id)
+            providers = [] if model is None else [c.resource.provider_id for c in model.candidates]
+            assert len(set(shown)) == len(shown)
+            assert set(shown) <= set(providers)
+            assert len(shown) + sum(explanation.rest.values()) == len(providers)
+            if isinstance(effect, Granted):
+                assert explanation.chosen is not None
+                assert explanation.chosen.provider_id == effect.lease.resource.provider_id
+        return effects

@@ -89,6 +89,24 @@ def test_what_an_earlier_attempt_has_tried_is_shown_first():
     assert (tried.provider_id, tried.reason, tried.in_flight) == ("a", "already_tried", 0)
 
 
+@pytest.mark.req("POOL-7", "POOL-12")
+def test_who_is_turned_away_by_a_refresh_is_told_of_the_new_catalog_not_the_old():
+    story = Story([spec("a"), spec("b"), spec("c"), spec("d")], {"m": ["c", "d"], "k": ["d"]})
+    story.tell(
+        """
+        n joins
+        r1 asks m -> r1 gets c
+        r2 asks m -> r2 gets d
+        r3 asks m -> r3 waits
+        r1 fails -> r3 gets c, r1 waits
+        """
+    )
+    smaller = catalog([spec("c"), spec("d", is_enabled=False)], {"m": ["c", "d"]})
+    [refused] = story.pool.replace(smaller, policy(), 1.0)
+    told = [(seen.provider_id, seen.reason) for seen in refused.decision.explain().others]
+    assert told == [("c", "already_tried"), ("d", "disabled")]
+
+
 @pytest.mark.req("POOL-12")
 def test_a_refusal_and_an_expiry_are_explained_as_a_grant_is():
     story = Story([spec("a")], max_queue=1, timeout_ms=1000)
