@@ -136,5 +136,10 @@ def problems(*texts: str | bytes, **given: Mapping[str, str]) -> tuple[Problem, 
     return ()
 
 
+def errors(*texts: str | bytes, **given: Mapping[str, str]) -> tuple[Problem, ...]:
+    """What keeps a candidate from running."""
+    return tuple(one for one in problems(*texts, **given) if one.severity == "error")
+
+
 def codes(*texts: str | bytes, **given: Mapping[str, str]) -> list[str]:
     return [problem.code for problem in problems(*texts, **given)]

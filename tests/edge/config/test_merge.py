@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iop_edge.config.effective import SecretRef
-from tests.edge.config.rig import codes, effective, problems
+from tests.edge.config.rig import codes, effective, errors
 
 BASE = """
 edge: {id: e, name: base}
@@ -141,14 +141,14 @@ def test_legacy_forms_are_normalized_before_merging() -> None:
 @pytest.mark.req("CFG-4")
 def test_a_problem_is_placed_in_the_file_that_wrote_it() -> None:
     over = "edge: {}\nnodes:\n  - id: n1\n    providers:\n      - {id: p1, capacity: 0}\n"
-    [found] = problems(BASE, over, environment=ENVIRONMENT)
+    [found] = errors(BASE, over, environment=ENVIRONMENT)
     assert (found.file, found.line, found.column) == ("edge2.yaml", 5, 28)
     assert found.path == "nodes[n1].providers[p1].capacity"
 
 
 @pytest.mark.req("CFG-4")
 def test_every_file_is_searched_and_the_files_keep_their_order() -> None:
-    found = problems("edge: {nmae: x}\n", "edge: {nmea: x}\n")
+    found = errors("edge: {nmae: x}\n", "edge: {nmea: x}\n")
     assert [one.file for one in found] == ["edge.yaml", "edge2.yaml"]
 
 
@@ -162,14 +162,14 @@ def test_two_entries_of_one_name_in_one_file_are_a_mistake_even_where_they_merge
     over = (
         "models: [{id: smart, display_name: A}, {id: smart, display_name: B, providers: {p1: m}}]"
     )
-    [found] = problems(BASE, over, environment=ENVIRONMENT)
+    [found] = errors(BASE, over, environment=ENVIRONMENT)
     assert (found.code, found.file) == ("duplicate_id", "edge2.yaml")
 
 
 @pytest.mark.req("CFG-5")
 def test_a_retired_key_is_told_once_wherever_its_entry_lands() -> None:
     over = "nodes:\n  - {id: n0, token: $TOKEN}\n  - id: n1\n    mode: x\n"
-    found = problems(BASE, over, environment=ENVIRONMENT)
+    found = errors(BASE, over, environment=ENVIRONMENT)
     assert [(one.code, one.path) for one in found] == [("retired_key", "nodes[n1].mode")]
 
 

@@ -186,3 +186,15 @@ def test_two_nodes_with_one_token_are_refused_however_it_is_named() -> None:
     [found] = problems(text, environment={"T": TOKEN})
     assert (found.code, found.path) == ("duplicate_token", "nodes[b].token")
     assert "nodes[a].token" in found.message
+
+
+@pytest.mark.req("CFG-2")
+def test_tls_files_that_are_not_there_and_keys_that_others_can_read_are_warnings() -> None:
+    text = "server: {tls: {cert_file: /cert, key_file: /key, client_ca_file: /none}}"
+    files = {"/cert": SecretFile(b"c", 0o644), "/key": SecretFile(b"k", 0o644)}
+    found = loaded(text, secret_files=files).warnings
+    assert [(one.code, one.path) for one in found] == [
+        ("secret_readable_by_others", "server.tls.key_file"),
+        ("tls_file_unreadable", "server.tls.client_ca_file"),
+    ]
+    assert load(sources(text), skip_secrets=True).warnings == ()

@@ -12,6 +12,9 @@ from msgspec import Meta, Struct
 _END = r"$(?!\n)"
 _NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]"
 
+_VISIBLE = r"[^\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+"""Two ids must not differ in what nobody can see."""
+
 DAY_MS = 86_400_000
 MAX_TOKENS = 100_000_000
 
@@ -20,10 +23,10 @@ Id = Annotated[
     Meta(
         min_length=1,
         max_length=256,
-        pattern=rf"^(?! ){_NO_CONTROL}+(?<! ){_END}",
+        pattern=rf"^(?! ){_VISIBLE}+(?<! ){_END}",
         extra={
-            "wants": "an id of 1 to 256 characters without control characters and without a space "
-            "at either end"
+            "wants": "an id of 1 to 256 characters, none of them a control or invisible character, "
+            "without a space at either end"
         },
     ),
 ]

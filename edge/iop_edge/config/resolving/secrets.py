@@ -11,7 +11,7 @@ from iop_edge.config.document import SecretDocument
 from iop_edge.config.effective import SecretRef
 from iop_edge.config.paths import render
 from iop_edge.config.report import Report
-from iop_edge.config.sources import SecretUnreadable, Sources
+from iop_edge.config.sources import SecretFile, SecretUnreadable, Sources
 from iop_edge.config.vault import Vault
 from iop_edge.config.yaml12.places import Steps
 from iop_shared.ids import NodeId
@@ -45,6 +45,16 @@ def secret_ref(
         )
         report.close(steps)
     return ref
+
+
+def warn_if_readable_by_others(path: str, file: SecretFile, steps: Steps, report: Report) -> None:
+    """A secret that every user of the machine can read is none for long."""
+    if file.mode & _OTHERS_CAN_READ:
+        report.warning(
+            "secret_readable_by_others",
+            f"every user of this machine can read {path} (mode {file.mode:04o}); `chmod o-r` it",
+            steps,
+        )
 
 
 class SecretSite:
@@ -176,13 +186,7 @@ class _Resolver:
                 f"the secret file {path} has {len(secret.content)} bytes; a secret has at most "
                 f"{MAX_SECRET_BYTES}",
             )
-        if secret.mode & _OTHERS_CAN_READ:
-            self._report.warning(
-                "secret_readable_by_others",
-                f"every user of this machine can read {path} (mode {secret.mode:04o}); "
-                "`chmod o-r` it",
-                steps,
-            )
+        warn_if_readable_by_others(path, secret, steps, self._report)
         try:
             text = secret.content.decode("utf-8")
         except UnicodeDecodeError:

@@ -56,6 +56,8 @@ SHAPES = [
     Bad("CFG-3", "missing_key models[0].id", "models: [{id: «null}]"),
     Bad("CFG-3", "not_one_of logging.level", "logging: {level: «inof}"),
     Bad("CFG-3", "quote_it logging.level", "logging: {level: «1}"),
+    Bad("CFG-3", 'bad_format models["m\\u200b"].id', 'models: [{id: m}, {id: «"m\\u200b"}]'),
+    Bad("CFG-3", 'bad_format models["m\\u202e"].id', 'models: [{id: m}, {id: «"m\\u202e"}]'),
     Bad("CFG-3", "duplicate_id models[m].id", "models: [{id: m}, {id: «m}]"),
     Bad("CFG-3", "confusable_id models[M].id", "models: [{id: m}, {id: «M}]"),
     Bad("CFG-3", "confusable_id models[ﬁ].id", "models: [{id: fi}, {id: «ﬁ}]"),
