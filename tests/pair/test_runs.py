@@ -105,6 +105,9 @@ class PlainReader:
     def __init__(self) -> None:
         self._last = b""
 
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return 0
+
     def feed(self, chunk: bytes) -> bytes:
         self._last = chunk
         return chunk
@@ -123,9 +126,14 @@ class EventReader:
 
     def __init__(self) -> None:
         self._is_finished = False
+        self._said = 0
+
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return self._said
 
     def feed(self, event: RunEvent) -> bytes:
         self._is_finished = self._is_finished or bool(event.finish_reason)
+        self._said += len(event.text_delta)
         return event.text_delta.encode()
 
     def end(self) -> bytes:

@@ -25,7 +25,7 @@ from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.dispatcher import Dispatcher, PoolFault
 from iop_edge.runtime.node_hub import NodeHub
 from iop_edge.runtime.snapshot import SnapshotStore
-from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord
+from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord, UsageSource
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, RunReader, RunSpec
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey, NodeId, Target
@@ -351,12 +351,30 @@ class Run:
             FinishedRun(record=self._record(), decisions=tuple(self._decisions))
         )
 
+    def _usage(self) -> tuple[int | None, int | None, UsageSource]:
+        """Tokens of input and of output, and where both are known from.
+
+        What the upstream did not report is estimated, once anything was generated at all.
+        """
+        if self._reader is None:
+            return None, None, "none"
+        reported = self._reader.usage
+        counted, produced = reported.input_tokens, reported.output_tokens
+        if counted is not None and produced is not None:
+            return counted, produced, "reported"
+        generated = self._reader.generated_tokens(self.spec.chars_per_token)
+        if not generated:
+            is_reported = counted is not None or produced is not None
+            return counted, produced, "reported" if is_reported else "none"
+        return (
+            self.spec.demand.input_tokens if counted is None else counted,
+            generated if produced is None else produced,
+            "estimated",
+        )
+
     def _record(self) -> UsageRecord:
         spec, principal = self.spec, self.spec.principal
-        usage = self._reader.usage if self._reader is not None else None
-        input_tokens = usage.input_tokens if usage else None
-        output_tokens = usage.output_tokens if usage else None
-        is_reported = input_tokens is not None or output_tokens is not None
+        input_tokens, output_tokens, usage_source = self._usage()
         return UsageRecord(
             run_id=spec.run_id,
             request_id=spec.request_id,
@@ -371,7 +389,7 @@ class Run:
             generation=self._generation,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
-            usage_source="reported" if is_reported else "none",
+            usage_source=usage_source,
             attempts=self._attempts,
             repaired=False,
             end=self._end,

@@ -36,6 +36,10 @@ class AnswerReader(Protocol):
         """What has been reported so far; the last report counts, repeated ones are not summed."""
         ...
 
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        """An estimate of what has been generated so far, by its text; 0 where nothing was."""
+        ...
+
     @property
     def headers(self) -> HeaderPairs:
         """The response headers for the caller: never a copy of all that the upstream sent."""
@@ -61,6 +65,8 @@ class RunReader(Protocol):
 
     @property
     def usage(self) -> ReportedUsage: ...
+
+    def generated_tokens(self, chars_per_token: float | None) -> int: ...
 
     @property
     def headers(self) -> HeaderPairs: ...
@@ -129,7 +135,10 @@ class Principal(Struct, frozen=True, kw_only=True):
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
-    """A run as the caller asked for it, frozen at its start."""
+    """A run as the caller asked for it, frozen at its start.
+
+    `chars_per_token` is the model's, for estimates of what its upstream does not report.
+    """
 
     run_id: RunId
     request_id: str
@@ -139,3 +148,4 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     work: Work
     principal: Principal | None = None
     traceparent: str = ""
+    chars_per_token: float | None = None

@@ -1,87 +1,151 @@
-"""Prometheus metrics of the edge, read from live state when they are asked for.
+"""Prometheus metrics of the edge (OPS-3): counted as runs and refreshes end, or read at the scrape.
 
-Nothing is counted on the path of a request: what changes with each run is taken from its usage
-record, everything else is read at the scrape. Labels are ids out of the config, never a URL, a
-token or anything a caller sent.
+Nothing is counted while a request runs: what changes with each run is taken from its usage record,
+everything else is read from live state when it is asked for. Every label's values are bounded: ids
+out of the config, and words of closed sets. Never a URL, a token, or anything that a caller sent
+(SEC-1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Protocol, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from iop_edge.refresh.receipt import Mode, Outcome, RefreshRecord, Status
+from iop_edge.runtime.node_hub import NodeView
 from iop_edge.runtime.usage import UsageRecord
-from iop_edge.serve.admin.shapes import EdgeStatus
+from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.http.protocol import AsgiApp
 from iop_edge.serve.http.routes import Request, Route, Router
 
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_UPSTREAM_STATUS = "error:upstream_"
 
 
-class StatusSource(Protocol):
-    def __call__(self) -> EdgeStatus: ...
+class EdgeViews(Protocol):
+    """What is read at a scrape, and the one question that bounds the label `model`."""
+
+    def status(self) -> EdgeStatus: ...
+    def readiness(self) -> Readiness: ...
+    def node_views(self) -> Sequence[NodeView]: ...
+    def active_runs(self) -> int: ...
+    def has_model(self, name: str) -> bool:
+        """The config names this model. False for any other word of a caller."""
+        ...
 
 
 class EdgeMetrics:
-    """One registry for one edge. `observe` takes each finished run's record."""
+    """One registry for one edge.
 
-    def __init__(self, status: StatusSource) -> None:
+    `observe` takes each finished run's record, `observe_refresh` each refresh's.
+    """
+
+    def __init__(self, views: EdgeViews) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
-        self._registry = CollectorRegistry()
-        self._registry.register(_StatusCollector(status))
-        labels = ["model", "provider_id"]
+        self._views = views
+        self._registry = registry = CollectorRegistry()
+        registry.register(_LiveCollector(views))
+        ProcessCollector(namespace="iop_edge", registry=registry)
+        run = ["model", "provider_id"]
         self._runs = Counter(
             "iop_edge_runs",
             "Runs that have ended, by how they ended",
-            [*labels, "end"],
-            registry=self._registry,
+            [*run, "end"],
+            registry=registry,
+        )
+        self._retried = Counter(
+            "iop_edge_run_retries",
+            "Attempts beyond the first of their run",
+            run,
+            registry=registry,
         )
         self._tokens = Counter(
             "iop_edge_tokens",
-            "Tokens that upstreams reported",
-            [*labels, "direction"],
-            registry=self._registry,
+            "Tokens of runs that have ended, reported by the upstream or estimated",
+            [*run, "direction", "source"],
+            registry=registry,
         )
         self._duration = Histogram(
             "iop_edge_run_duration_seconds",
             "Time from a run's start to its end",
-            labels,
+            run,
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
         self._first_byte = Histogram(
             "iop_edge_run_first_byte_seconds",
-            "Time from a run's start to the first byte of its answer",
-            labels,
+            "Time from a run's start to the first byte (of a stream: the first token) of its answer",
+            run,
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
         self._queue_wait = Histogram(
             "iop_edge_queue_wait_seconds",
             "Time that runs waited for a slot",
             ["model"],
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
+        self._refreshes = Counter(
+            "iop_edge_refreshes",
+            "Refreshes of the config, by mode and result",
+            ["mode", "status"],
+            registry=registry,
+        )
+        self._answers = Counter(
+            "iop_edge_refresh_node_answers",
+            "What became of the applied refreshes on each node",
+            ["outcome"],
+            registry=registry,
+        )
+        # There before the first of each, so that an increase from nothing is seen as one.
+        for mode in get_args(Mode):
+            for status in get_args(Status):
+                self._refreshes.labels(mode, status)
+        for outcome in get_args(Outcome):
+            self._answers.labels(outcome)
 
     def observe(self, record: UsageRecord) -> None:
-        # Without a provider of the pool the model's name may be any word of a caller: no label.
+        """Count a run that has ended."""
+        model = record.model if self._views.has_model(record.model) else ""
         provider_id = record.provider_id or ""
-        model = record.model if provider_id else ""
-        self._runs.labels(model, provider_id, record.end).inc()
+        self._runs.labels(model, provider_id, _end(record.end)).inc()
         self._duration.labels(model, provider_id).observe(record.duration_ms / 1000)
         self._queue_wait.labels(model).observe(record.queue_ms / 1000)
+        if record.attempts > 1:
+            self._retried.labels(model, provider_id).inc(record.attempts - 1)
         if record.first_byte_ms is not None:
             self._first_byte.labels(model, provider_id).observe(record.first_byte_ms / 1000)
-        if record.input_tokens:
-            self._tokens.labels(model, provider_id, "input").inc(record.input_tokens)
-        if record.output_tokens:
-            self._tokens.labels(model, provider_id, "output").inc(record.output_tokens)
+        for direction, tokens in (("input", record.input_tokens), ("output", record.output_tokens)):
+            if tokens:
+                source = record.usage_source
+                self._tokens.labels(model, provider_id, direction, source).inc(tokens)
+
+    def observe_refresh(self, record: RefreshRecord) -> None:
+        """Count a refresh that has ended, whoever asked for it."""
+        result = record.result
+        if result.mode is None:
+            return
+        self._refreshes.labels(result.mode, result.status).inc()
+        if result.mode == "apply" and result.status == "applied":
+            for node in result.nodes:
+                self._answers.labels(node.outcome).inc()
+
+    def exposition(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self._registry)
 
     def app(self) -> AsgiApp:
         """An ASGI application that answers `GET /metrics`."""
@@ -89,57 +153,117 @@ class EdgeMetrics:
 
     async def _respond(self, request: Request) -> None:
         content_type = CONTENT_TYPE_LATEST.encode("ascii")
-        await request.respond(
-            200, generate_latest(self._registry), [(b"content-type", content_type)]
-        )
+        await request.respond(200, self.exposition(), [(b"content-type", content_type)])
 
 
-class _StatusCollector(Collector):
-    def __init__(self, status: StatusSource) -> None:
-        self._status = status
+class _LiveCollector(Collector):
+    def __init__(self, views: EdgeViews) -> None:
+        self._views = views
 
     def describe(self) -> list[Metric]:
         # Without it, registering would ask for the status before the edge is up.
         return []
 
     def collect(self) -> Iterator[Metric]:
-        status = self._status()
+        status = self._views.status()
+        build = GaugeMetricFamily(
+            "iop_edge_build_info", "1, with the edge's version as a label", labels=["version"]
+        )
+        build.add_metric([version("iop")], 1)
+        yield build
+        yield _gauge(
+            "iop_edge_ready",
+            "1 while the edge takes new runs; 0 while it starts or drains",
+            self._views.readiness().ready,
+        )
         yield _gauge("iop_edge_generation", "The generation that the edge runs", status.generation)
-        yield _gauge("iop_edge_queue_pending", "Runs that wait for a slot", status.queue.pending)
-        yield _gauge("iop_edge_queue_limit", "Runs that may wait", status.queue.max_queue)
+        yield _gauge(
+            "iop_edge_last_apply_rejected",
+            "1 where the latest apply was rejected",
+            status.last_error is not None,
+        )
         yield _gauge(
             "iop_edge_pending_restart_paths",
             "Config paths that wait for a restart",
             len(status.pending_restart_paths),
         )
-        connected = GaugeMetricFamily(
-            "iop_edge_node_connected",
-            "1 where the node's providers are candidates",
-            labels=["node_id"],
+        yield _gauge(
+            "iop_edge_active_runs",
+            "Runs that have begun and not ended, those in the queue included",
+            self._views.active_runs(),
         )
-        draining = GaugeMetricFamily(
-            "iop_edge_node_draining_registries",
-            "Replaced registries of the node that still finish runs",
-            labels=["node_id"],
+        queue = status.queue
+        yield _gauge("iop_edge_queue_pending", "Runs that wait for a slot", queue.pending)
+        yield _gauge("iop_edge_queue_limit", "Runs that may wait", queue.max_queue)
+        yield _gauge(
+            "iop_edge_queue_oldest_seconds",
+            "How long the oldest of them has waited",
+            (queue.oldest_ms or 0) / 1000,
         )
-        for node in status.nodes:
-            connected.add_metric([node.node_id], float(node.connected))
-            draining.add_metric([node.node_id], len(node.draining_registries))
-        yield connected
-        yield draining
-        labels = ["node_id", "provider_id"]
-        capacity = GaugeMetricFamily(
-            "iop_edge_provider_capacity", "Slots of the provider; 0 while disabled", labels=labels
-        )
-        in_flight = GaugeMetricFamily(
-            "iop_edge_provider_in_flight", "Slots of the provider in use", labels=labels
-        )
-        for provider in status.providers:
-            capacity.add_metric([provider.node_id, provider.provider_id], provider.capacity)
-            in_flight.add_metric([provider.node_id, provider.provider_id], provider.in_flight)
-        yield capacity
-        yield in_flight
+        yield from _nodes(status, self._views.node_views())
+        yield from _providers(status)
+
+
+def _nodes(status: EdgeStatus, views: Sequence[NodeView]) -> Iterator[Metric]:
+    connected = GaugeMetricFamily(
+        "iop_edge_node_connected",
+        "1 where the node's providers are candidates",
+        labels=["node_id"],
+    )
+    draining = GaugeMetricFamily(
+        "iop_edge_node_draining_registries",
+        "Replaced registries of the node that still finish runs",
+        labels=["node_id"],
+    )
+    generation = GaugeMetricFamily(
+        "iop_edge_node_generation",
+        "The generation that a node is to run, was sent, acknowledged, and runs",
+        labels=["node_id", "fact"],
+    )
+    dropped = CounterMetricFamily(
+        "iop_edge_node_dropped_frames",
+        "Frames of the node that came too late or were not understood, and were ignored",
+        labels=["node_id", "reason"],
+    )
+    for node in status.nodes:
+        connected.add_metric([node.node_id], node.connected)
+        draining.add_metric([node.node_id], len(node.draining_registries))
+        for fact in ("desired", "sent", "acknowledged", "effective"):
+            known = getattr(node.generation, fact)
+            if known is not None:
+                generation.add_metric([node.node_id, fact], known)
+    for view in views:
+        for reason, frames in sorted(view.dropped_frames.items()):
+            dropped.add_metric([view.node_id, reason], frames)
+    yield from (connected, draining, generation, dropped)
+
+
+def _providers(status: EdgeStatus) -> Iterator[Metric]:
+    labels = ["node_id", "provider_id"]
+    capacity = GaugeMetricFamily(
+        "iop_edge_provider_capacity", "Slots of the provider; 0 while disabled", labels=labels
+    )
+    in_flight = GaugeMetricFamily(
+        "iop_edge_provider_in_flight", "Slots of the provider in use", labels=labels
+    )
+    usable = GaugeMetricFamily(
+        "iop_edge_provider_usable",
+        "1 where the provider may be given runs as soon as it has a free slot",
+        labels=labels,
+    )
+    for provider in status.providers:
+        ids = [provider.node_id, provider.provider_id]
+        capacity.add_metric(ids, provider.capacity)
+        in_flight.add_metric(ids, provider.in_flight)
+        usable.add_metric(ids, provider.status in ("available", "busy"))
+    yield from (capacity, in_flight, usable)
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:
     return GaugeMetricFamily(name, documentation, value=value)
+
+
+def _end(end: str) -> str:
+    """How a run ended, out of a closed set: an upstream's status counts by its class."""
+    status = end.removeprefix(_UPSTREAM_STATUS)
+    return f"{_UPSTREAM_STATUS}{status[0]}xx" if status != end and status.isdigit() else end

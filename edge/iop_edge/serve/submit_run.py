@@ -32,6 +32,9 @@ from iop_edge.pool.estimate import estimate_tokens
 from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.snapshot import SnapshotStore
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, Principal, ReportedUsage, RunSpec
+from iop_edge.serve.dialect.generated import GeneratedText
+from iop_edge.serve.dialect.normalized.result import add_text, reported_usage
+from iop_edge.serve.dialect.request import require_model_id
 from iop_edge.serve.http.errors import new_id, request_id_of, retry_after_s
 from iop_edge.serve.policy import Principals, bearer_token, fitted_limit, traceparent_of
 from iop_shared import logs
@@ -138,6 +141,7 @@ class SubmitRun:
             work=_SubmittedWork(run),
             principal=principal,
             traceparent=traceparent_of(metadata),
+            chars_per_token=group.chars_per_token if group else None,
         )
 
     def _authenticated(self, metadata: dict[bytes, bytes], context: _Context) -> Principal | None:
@@ -189,6 +193,9 @@ class _Ignored:
     usage = ReportedUsage()
     headers: HeaderPairs = ()
 
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return 0
+
     def feed(self, chunk: bytes) -> bytes:
         return b""
 
@@ -204,18 +211,17 @@ class _EventReader:
     def __init__(self) -> None:
         self._finish_reason = ""
         self._tokens: TokenUsage | None = None
+        self._generated = GeneratedText()
 
     @property
     def usage(self) -> ReportedUsage:
-        tokens = self._tokens
-        if tokens is None:
-            return ReportedUsage()
-        return ReportedUsage(
-            input_tokens=tokens.input_tokens if tokens.HasField("input_tokens") else None,
-            output_tokens=tokens.output_tokens if tokens.HasField("output_tokens") else None,
-        )
+        return reported_usage(self._tokens)
+
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return self._generated.tokens(chars_per_token)
 
     def feed(self, event: RunEvent) -> bytes:
+        add_text(event, self._generated)
         match event.WhichOneof("event"):
             case "text_delta":
                 response = SubmitRunResponse(text_delta=event.text_delta)
@@ -242,8 +248,7 @@ class _EventReader:
 
 def _require_run(request: SubmitRunRequest) -> None:
     """Raises Fault(invalid_value) that names the field."""
-    if not request.model:
-        raise Fault(Code.INVALID_VALUE, "model must name a model", param="model")
+    require_model_id(request.model)
     if not request.messages:
         raise Fault(Code.INVALID_VALUE, "messages must not be empty", param="messages")
     for index, message in enumerate(request.messages):

@@ -31,7 +31,6 @@ STREAM_HEADERS: HeaderPairs = (
     ("x-accel-buffering", "no"),
 )
 _RETRY_AFTER = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}")
-_NO_USAGE = ReportedUsage()
 
 
 def reader_for(
@@ -73,6 +72,9 @@ class StreamAnswer:
     def usage(self) -> ReportedUsage:
         return self._observer.usage
 
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return self._observer.generated.tokens(chars_per_token)
+
 
 class WholeAnswer:
     """A JSON body, released when it is complete and proved to be one."""
@@ -88,6 +90,9 @@ class WholeAnswer:
     @property
     def usage(self) -> ReportedUsage:
         return self._observer.usage
+
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return self._observer.generated.tokens(chars_per_token)
 
     def feed(self, chunk: bytes) -> bytes:
         self._size += len(chunk)
@@ -111,10 +116,17 @@ class WholeAnswer:
         return b"".join((body[: span[0]], self._name, body[span[1] :]))
 
 
-class ErrorAnswer:
-    """An upstream's own error: kept where it is one in the caller's dialect, else reshaped."""
+class _NothingGenerated:
+    """An answer of which no model has written anything."""
 
-    usage = _NO_USAGE
+    usage = ReportedUsage()
+
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return 0
+
+
+class ErrorAnswer(_NothingGenerated):
+    """An upstream's own error: kept where it is one in the caller's dialect, else reshaped."""
 
     def __init__(
         self, status: int, headers: HeaderPairs, dialect: Dialect, request_id: str
@@ -143,10 +155,9 @@ class ErrorAnswer:
         return reshaped_error(body, self._status, self._dialect, self._request_id)
 
 
-class InvalidAnswer:
+class InvalidAnswer(_NothingGenerated):
     """An answer of which nothing can be released; reading it says why."""
 
-    usage = _NO_USAGE
     headers = JSON_HEADERS
 
     def __init__(self, reason: str) -> None:

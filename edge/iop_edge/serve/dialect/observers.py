@@ -1,18 +1,19 @@
 """What the answers of the three caller protocols mean: model, usage, and the end of a stream.
 
 One observer per answer. It looks at an event or at a whole body, keeps the usage that was
-reported last, and knows the protocol's terminal marker. Reported usage is taken as it is: a zero
-is a zero, and what is no number is no report.
+reported last, counts what was generated, and knows the protocol's terminal marker. Reported usage
+is taken as it is: a zero is a zero, and what is no number is no report.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 
 from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.generated import GeneratedText
 from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_shared.errors import Code, Fault
 
@@ -27,6 +28,8 @@ class AnswerObserver(Protocol):
     def model_path(self) -> tuple[str, ...]: ...
     @property
     def usage(self) -> ReportedUsage: ...
+    @property
+    def generated(self) -> GeneratedText: ...
     @property
     def is_ended(self) -> bool: ...
 
@@ -48,6 +51,33 @@ class _Head(Struct, gc=False):
     error: Raw = _NOTHING
 
 
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(Struct, gc=False):
+    function: _Function | None = None
+
+
+class _Delta(Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(Struct, gc=False):
+    delta: _Delta | None = None
+
+
+class _Chunk(_Head, gc=False):
+    """The same with what was generated, in the form in which nearly all servers send it."""
+
+    choices: list[_Choice] | None = None
+
+
 class _Usage(Struct, gc=False):
     prompt_tokens: Raw = _NOTHING
     completion_tokens: Raw = _NOTHING
@@ -55,62 +85,133 @@ class _Usage(Struct, gc=False):
     output_tokens: Raw = _NOTHING
 
 
-class _TypedEvent(Struct, gc=False):
-    """What matters of an event of Responses or Messages."""
-
+class _ResponsesEvent(Struct, gc=False):
     type: str = ""
     response: Raw = _NOTHING
+    delta: Raw = _NOTHING
+
+
+class _MessagesEvent(Struct, gc=False):
+    type: str = ""
     message: Raw = _NOTHING
     usage: Raw = _NOTHING
+    content_block: Raw = _NOTHING
+
+
+class _BlockDelta(Struct, gc=False):
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+
+
+class _MessagesDelta(_MessagesEvent, gc=False):
+    delta: _BlockDelta | None = None
 
 
 _head = msgspec.json.Decoder(_Head).decode
-_typed = msgspec.json.Decoder(_TypedEvent).decode
+_chunk = msgspec.json.Decoder(_Chunk).decode
+_responses_event = msgspec.json.Decoder(_ResponsesEvent).decode
+_messages_event = msgspec.json.Decoder(_MessagesEvent).decode
+_messages_delta = msgspec.json.Decoder(_MessagesDelta).decode
 _usage = msgspec.json.Decoder(_Usage).decode
 _count = msgspec.json.Decoder(int).decode
+_text = msgspec.json.Decoder(str).decode
+_any = msgspec.json.Decoder().decode
 
 
 class ChatObserver:
     """Chat completions. A stream ends with `data: [DONE]`, or with an error event."""
 
-    __slots__ = ("is_ended", "usage")
+    __slots__ = ("generated", "is_ended", "usage")
     model_path = ("model",)
 
     def __init__(self) -> None:
         self.usage = ReportedUsage()
+        self.generated = GeneratedText()
         self.is_ended = False
 
     def event(self, payload: bytes) -> bytes:
         if payload.startswith(b"[") and payload.strip() == b"[DONE]":
             self.is_ended = True
             return b""
-        head = _read_head(payload)
+        try:
+            head = _chunk(payload)
+        except msgspec.ValidationError:
+            return self._unusual_event(payload)
+        except NOT_JSON:
+            raise not_an_answer() from None
+        for choice in head.choices or ():
+            if choice.delta is not None:
+                self._add(choice.delta)
+        return self._seen(head)
+
+    def whole(self, body: bytes) -> bytes:
+        head = _read_head(body)
+        self.usage = with_usage(self.usage, head.usage)
+        if self.usage.output_tokens is None:
+            self.generated.add_body(body)
+        return _name_in(head.model)
+
+    def _seen(self, head: _Head) -> bytes:
         self.usage = with_usage(self.usage, head.usage)
         if _is_given(head.error):
             self.is_ended = True
         return _name_in(head.model)
 
-    def whole(self, body: bytes) -> bytes:
-        head = _read_head(body)
-        self.usage = with_usage(self.usage, head.usage)
-        return _name_in(head.model)
+    def _add(self, delta: _Delta) -> None:
+        add = self.generated.add
+        if delta.content:
+            add(delta.content)
+        if delta.reasoning_content or delta.reasoning:
+            # Some servers send the same text under both names.
+            add(delta.reasoning_content or delta.reasoning or "")
+        if delta.refusal:
+            add(delta.refusal)
+        for call in delta.tool_calls or ():
+            if call.function is not None:
+                add(call.function.name or "")
+                add(call.function.arguments or "")
+
+    def _unusual_event(self, payload: bytes) -> bytes:
+        head = _read_head(payload)
+        self.generated.add_value(_any(payload).get("choices"))
+        return self._seen(head)
 
 
 class ResponsesObserver:
     """Responses. A stream ends with its completed, incomplete or failed response, or an error."""
 
-    __slots__ = ("is_ended", "usage")
+    __slots__ = ("generated", "is_ended", "usage")
     model_path = ("response", "model")
     _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+    _SPOKEN = frozenset(
+        {
+            "response.output_text.delta",
+            "response.refusal.delta",
+            "response.reasoning_text.delta",
+            "response.reasoning_summary_text.delta",
+            "response.function_call_arguments.delta",
+            "response.mcp_call_arguments.delta",
+            "response.custom_tool_call_input.delta",
+            "response.code_interpreter_call_code.delta",
+        }
+    )
 
     def __init__(self) -> None:
         self.usage = ReportedUsage()
+        self.generated = GeneratedText()
         self.is_ended = False
 
     def event(self, payload: bytes) -> bytes:
         if payload.startswith(b"[") and payload.strip() == b"[DONE]":
             return b""
-        event = _read_typed(payload)
+        try:
+            event = _responses_event(payload)
+        except NOT_JSON:
+            raise not_an_answer() from None
+        if event.type in self._SPOKEN:
+            self.generated.add(_text_in(event.delta))
+            return b""
         if event.type in self._TERMINAL:
             self.is_ended = True
         if not _is_given(event.response):
@@ -122,37 +223,78 @@ class ResponsesObserver:
     def whole(self, body: bytes) -> bytes:
         head = _read_head(body)
         self.usage = with_usage(self.usage, head.usage)
+        if self.usage.output_tokens is None:
+            self.generated.add_body(body)
         return _name_in(head.model)
 
 
 class MessagesObserver:
     """Anthropic's messages. A stream ends with `message_stop`, or with an error event.
 
-    `message_start` reports the input, each `message_delta` the output so far.
+    `message_start` reports the input, each `message_delta` the output so far. The output that
+    `message_start` names is a beginning, and counts only where the stream ends without another.
     """
 
-    __slots__ = ("is_ended", "usage")
+    __slots__ = ("_first_usage", "_last_usage", "generated", "is_ended")
     model_path = ("message", "model")
 
     def __init__(self) -> None:
-        self.usage = ReportedUsage()
+        self._first_usage = self._last_usage = ReportedUsage()
+        self.generated = GeneratedText()
         self.is_ended = False
 
+    @property
+    def usage(self) -> ReportedUsage:
+        first, last = self._first_usage, self._last_usage
+        produced = last.output_tokens
+        if produced is None and self.is_ended:
+            produced = first.output_tokens
+        counted = first.input_tokens if last.input_tokens is None else last.input_tokens
+        return ReportedUsage(input_tokens=counted, output_tokens=produced)
+
     def event(self, payload: bytes) -> bytes:
-        event = _read_typed(payload)
+        try:
+            event: _MessagesEvent = _messages_delta(payload)
+        except msgspec.ValidationError:
+            event = self._unusual_event(payload)
+        except NOT_JSON:
+            raise not_an_answer() from None
+        if event.type == "content_block_delta":
+            if isinstance(event, _MessagesDelta) and event.delta is not None:
+                delta = event.delta
+                self.generated.add(delta.text or delta.thinking or delta.partial_json or "")
+            return b""
         if event.type in ("message_stop", "error"):
             self.is_ended = True
-        self.usage = with_usage(self.usage, event.usage)
+        elif event.type == "content_block_start" and _is_given(event.content_block):
+            self._add_block(_any(event.content_block))
+        self._last_usage = with_usage(self._last_usage, event.usage)
         if not _is_given(event.message):
             return b""
         head = _read_head(bytes(event.message))
-        self.usage = with_usage(self.usage, head.usage)
+        self._first_usage = with_usage(self._first_usage, head.usage)
         return _name_in(head.model)
 
     def whole(self, body: bytes) -> bytes:
         head = _read_head(body)
-        self.usage = with_usage(self.usage, head.usage)
+        self._last_usage = with_usage(self._last_usage, head.usage)
+        if self.usage.output_tokens is None:
+            self.generated.add_body(body)
         return _name_in(head.model)
+
+    def _unusual_event(self, payload: bytes) -> _MessagesEvent:
+        try:
+            event = _messages_event(payload)
+        except NOT_JSON:
+            raise not_an_answer() from None
+        self.generated.add_value(_any(payload).get("delta"))
+        return event
+
+    def _add_block(self, block: Any) -> None:
+        # Its `input` is an empty object that the deltas fill.
+        if isinstance(block, dict):
+            block.pop("input", None)
+            self.generated.add_value(block)
 
 
 def with_usage(known: ReportedUsage, raw: Raw) -> ReportedUsage:
@@ -188,6 +330,13 @@ def _is_given(raw: Raw) -> bool:
     return raw is not _NOTHING and bytes(raw) != b"null"
 
 
+def _text_in(raw: Raw) -> str:
+    try:
+        return _text(raw)
+    except NOT_JSON:
+        return ""
+
+
 def _name_in(raw: Raw) -> bytes:
     literal = bytes(raw)
     return literal if literal.startswith(b'"') else b""
@@ -196,13 +345,6 @@ def _name_in(raw: Raw) -> bytes:
 def _read_head(payload: bytes) -> _Head:
     try:
         return _head(payload)
-    except NOT_JSON:
-        raise not_an_answer() from None
-
-
-def _read_typed(payload: bytes) -> _TypedEvent:
-    try:
-        return _typed(payload)
     except NOT_JSON:
         raise not_an_answer() from None
 

@@ -28,7 +28,6 @@ _encode = msgspec.json.Encoder().encode
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NULL = re.compile(rb"null").match
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Members = dict[str, Raw]
 
@@ -106,9 +105,14 @@ def model_of(members: Members) -> str:
         model = _text(members.get("model", b"null"))
     except NOT_JSON:
         model = ""
-    if not 0 < len(model) <= MAX_MODEL_CHARS or _CONTROL.search(model):
-        raise _wrong("model", f"a model id of 1 to {MAX_MODEL_CHARS} characters")
+    require_model_id(model)
     return model
+
+
+def require_model_id(model: str) -> None:
+    """Raises Fault(invalid_value) for what cannot be a model id: it is logged and recorded."""
+    if not 0 < len(model) <= MAX_MODEL_CHARS or not model.isprintable():
+        raise _wrong("model", f"a model id of 1 to {MAX_MODEL_CHARS} visible characters")
 
 
 def whole_number(members: Members, name: str) -> int | None:

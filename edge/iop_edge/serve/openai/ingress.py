@@ -148,6 +148,7 @@ class Ingress:
             ),
             principal=principal,
             traceparent=traceparent_of(request.headers),
+            chars_per_token=group.chars_per_token if group else None,
         )
 
     def _group(self, catalog: Catalog, model: ModelId) -> ModelGroup | None:

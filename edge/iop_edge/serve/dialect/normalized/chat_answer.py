@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 
 from iop.runtime_pb2 import RunEvent
-from iop_edge.runtime.work import HeaderPairs, ReportedUsage
+from iop_edge.runtime.work import HeaderPairs
 from iop_edge.serve.dialect.answers import JSON_HEADERS, STREAM_HEADERS
-from iop_edge.serve.dialect.normalized.result import RunResult
+from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
 
 _encode = msgspec.json.Encoder().encode
 
 
-class ChatStream:
+class ChatStream(RunAnswer):
     """A run as the events of a chat completion. Text is released as it comes."""
 
     headers: HeaderPairs = STREAM_HEADERS
 
     def __init__(self, *, model: str, run_id: str, created: int, includes_usage: bool) -> None:
-        self._result = RunResult(run_id)
+        super().__init__(RunResult(run_id))
         self._includes_usage = includes_usage
         head = {
             "id": f"chatcmpl-{run_id}",
@@ -32,11 +32,7 @@ class ChatStream:
         self._usage_field = b',"usage":null' if includes_usage else b""
         self._has_begun = False
 
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._result.usage
-
-    def feed(self, event: RunEvent) -> bytes:
+    def _tell(self, event: RunEvent) -> bytes:
         kind = event.WhichOneof("event")
         if kind == "text_delta":
             return self._chunk({"content": event.text_delta})
@@ -74,13 +70,13 @@ class ChatStream:
         )
 
 
-class ChatWhole:
+class ChatWhole(RunAnswer):
     """A run as one chat completion."""
 
     headers: HeaderPairs = JSON_HEADERS
 
     def __init__(self, *, model: str, run_id: str, created: int) -> None:
-        self._result = RunResult(run_id)
+        super().__init__(RunResult(run_id))
         self._head = {
             "id": f"chatcmpl-{run_id}",
             "object": "chat.completion",
@@ -88,11 +84,7 @@ class ChatWhole:
             "model": model,
         }
 
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._result.usage
-
-    def feed(self, event: RunEvent) -> bytes:
+    def _tell(self, event: RunEvent) -> bytes:
         self._result.add(event)
         return b""
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from iop.runtime_pb2 import RunEvent
-from iop_edge.runtime.work import HeaderPairs, ReportedUsage
+from iop_edge.runtime.work import HeaderPairs
 from iop_edge.serve.dialect.answers import JSON_HEADERS, STREAM_HEADERS
 from iop_edge.serve.dialect.normalized import reading
-from iop_edge.serve.dialect.normalized.result import RunResult
+from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
 
 _encode = msgspec.json.Encoder().encode
 
@@ -23,24 +23,20 @@ _STOP_REASONS = {
 }  # fmt: skip
 
 
-class MessageStream:
+class MessageStream(RunAnswer):
     """A run as the events of a message: blocks in the order in which they came."""
 
     headers: HeaderPairs = STREAM_HEADERS
 
     def __init__(self, *, model: str, run_id: str) -> None:
-        self._result = RunResult(run_id)
+        super().__init__(RunResult(run_id))
         self._model = model
         self._run_id = run_id
         self._open: tuple[str, int] | None = None
         self._blocks = 0
         self._has_begun = False
 
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._result.usage
-
-    def feed(self, event: RunEvent) -> bytes:
+    def _tell(self, event: RunEvent) -> bytes:
         kind = event.WhichOneof("event")
         if kind == "text_delta":
             begin = self._block("text", 0, {"type": "text", "text": ""})
@@ -106,21 +102,17 @@ class MessageStream:
         return _event("content_block_delta", {"index": self._blocks, "delta": delta})
 
 
-class MessageWhole:
+class MessageWhole(RunAnswer):
     """A run as one message."""
 
     headers: HeaderPairs = JSON_HEADERS
 
     def __init__(self, *, model: str, run_id: str) -> None:
-        self._result = RunResult(run_id)
+        super().__init__(RunResult(run_id))
         self._model = model
         self._run_id = run_id
 
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._result.usage
-
-    def feed(self, event: RunEvent) -> bytes:
+    def _tell(self, event: RunEvent) -> bytes:
         self._result.add(event)
         return b""
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from iop.runtime_pb2 import RunEvent
-from iop_edge.runtime.work import HeaderPairs, ReportedUsage
+from iop_edge.runtime.work import HeaderPairs
 from iop_edge.serve.dialect.answers import JSON_HEADERS, STREAM_HEADERS
-from iop_edge.serve.dialect.normalized.result import Call, RunResult
+from iop_edge.serve.dialect.normalized.result import Call, RunAnswer, RunResult
 
 _encode = msgspec.json.Encoder().encode
 
@@ -114,19 +114,16 @@ _KINDS = {
 }
 
 
-class ResponseWhole:
+class ResponseWhole(RunAnswer):
     """A run as one response."""
 
     headers: HeaderPairs = JSON_HEADERS
 
     def __init__(self, *, model: str, run_id: str, created: int, echoed: dict[str, Any]) -> None:
         self._response = _Response(model, run_id, created, echoed)
+        super().__init__(self._response.result)
 
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._response.result.usage
-
-    def feed(self, event: RunEvent) -> bytes:
+    def _tell(self, event: RunEvent) -> bytes:
         kind = event.WhichOneof("event") or ""
         if kind not in _KINDS:
             self._response.result.add(event)
@@ -141,21 +138,18 @@ class ResponseWhole:
         return _encode(self._response.shown(self._response.final_status))
 
 
-class ResponseStream:
+class ResponseStream(RunAnswer):
     """A run as the events of a response."""
 
     headers: HeaderPairs = STREAM_HEADERS
 
     def __init__(self, *, model: str, run_id: str, created: int, echoed: dict[str, Any]) -> None:
         self._response = _Response(model, run_id, created, echoed)
+        super().__init__(self._response.result)
         self._sequence = 0
         self._open: _Item | None = None
 
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._response.result.usage
-
-    def feed(self, event: RunEvent) -> bytes:
+    def _tell(self, event: RunEvent) -> bytes:
         kind = event.WhichOneof("event") or ""
         if kind not in _KINDS:
             self._response.result.add(event)

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from iop.runtime_pb2 import RunEvent, TokenUsage
 from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.generated import GeneratedText
 from iop_shared.errors import Code, Fault
+
+
+def reported_usage(tokens: TokenUsage | None) -> ReportedUsage:
+    if tokens is None:
+        return ReportedUsage()
+    return ReportedUsage(
+        input_tokens=tokens.input_tokens if tokens.HasField("input_tokens") else None,
+        output_tokens=tokens.output_tokens if tokens.HasField("output_tokens") else None,
+    )
+
+
+def add_text(event: RunEvent, generated: GeneratedText) -> None:
+    """Count what one event says."""
+    if event.text_delta or event.reasoning_delta:
+        generated.add(event.text_delta or event.reasoning_delta)
+    elif event.HasField("tool_call_delta"):
+        generated.add(event.tool_call_delta.name)
+        generated.add(event.tool_call_delta.arguments_json)
 
 
 class Call:
@@ -50,13 +69,7 @@ class RunResult:
 
     @property
     def usage(self) -> ReportedUsage:
-        tokens = self.tokens
-        if tokens is None:
-            return ReportedUsage()
-        return ReportedUsage(
-            input_tokens=tokens.input_tokens if tokens.HasField("input_tokens") else None,
-            output_tokens=tokens.output_tokens if tokens.HasField("output_tokens") else None,
-        )
+        return reported_usage(self.tokens)
 
     def add(self, event: RunEvent) -> str:
         """Take an event in; return which kind it was."""
@@ -88,3 +101,26 @@ class RunResult:
     def require_finish(self) -> None:
         if not self.finish_reason:
             raise Fault(Code.UPSTREAM_CLOSED, "the run ended before its answer was whole")
+
+
+class RunAnswer:
+    """What all readers of a normalized run do, before each tells it in its own dialect."""
+
+    def __init__(self, result: RunResult) -> None:
+        self._result = result
+        self._generated = GeneratedText()
+
+    @property
+    def usage(self) -> ReportedUsage:
+        return self._result.usage
+
+    def generated_tokens(self, chars_per_token: float | None) -> int:
+        return self._generated.tokens(chars_per_token)
+
+    def feed(self, event: RunEvent) -> bytes:
+        """Take the next event and return what may be released to the caller now."""
+        add_text(event, self._generated)
+        return self._tell(event)
+
+    def _tell(self, event: RunEvent) -> bytes:
+        raise NotImplementedError
