@@ -72,8 +72,10 @@ def diff(before: str, after: str, skip_secrets: bool, as_json: bool) -> None:
 
 
 def _loaded(files: str, key: bytes, *, skip_secrets: bool, as_json: bool) -> Loaded:
+    paths = [Path(one) for one in files.split(",") if one]
+    if not paths:
+        raise click.UsageError("A and B each name one file, or several joined by commas")
     try:
-        paths = [Path(one) for one in files.split(",") if one]
         sources = read_sources(paths, fingerprint_key=key)
     except SourceMissing as missing:
         _tell(missing, (), as_json=as_json)

@@ -57,9 +57,9 @@ def config_paths(
     paths = tuple(given)
     if paths:
         return paths
-    named = environment.get(VARIABLE)
+    named = tuple(Path(one) for one in environment.get(VARIABLE, "").split(",") if one)
     if named:
-        return tuple(Path(one) for one in named.split(",") if one)
+        return named
     return (next((one for one in DEFAULT_FILES if one.exists()), DEFAULT_FILES[0]),)
 
 

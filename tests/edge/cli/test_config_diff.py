@@ -137,3 +137,4 @@ def test_an_invalid_side_is_told_with_its_problems(compare: Compare, tmp_path: P
     assert (ran.exit_code, json.loads(ran.stdout)["valid"]) == (1, False)
     missing = CliRunner().invoke(main, ["config", "diff", "/nowhere/a", "/nowhere/b"])
     assert missing.exit_code == 2
+    assert CliRunner().invoke(main, ["config", "diff", "", ""]).exit_code == 2

@@ -87,10 +87,8 @@ def test_the_example_fits_its_schema() -> None:
         "logging:\n  level: ${LEVEL}",
         "nodes: [{id: n, token: {env: T}, adapters: {ollama: {base_url: 'http://h'}}}]",
         "nodes: [{id: n, token: {env: T}, adapters: [{key: a, type: ollama, headers: {X: y}}]}]",
-        (
-            "nodes: [{id: n, token: {env: T}, adapters: [{key: a, type: ollama, headers: {K: {env: T}}}"
-            "]}]"
-        ),
+        "protocol_profiles: {x: {auth: {value: {node_env: K}}}}",
+        "nodes: [{id: n, token: {file: /t}, providers: [{$P1, headers: {K: {env: T}}}]}]",
         "protocol_profiles: {x: {base: vllm, extensions: {a: [1, {b: c}]}}}",
     ],
 )
