@@ -7,11 +7,8 @@ candidates and when they cease to be (POOL-1). It opens no socket and knows no r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Literal, Protocol, cast
-
-import msgspec
 
 from iop.runtime_pb2 import (
     AttemptOpen,
@@ -23,7 +20,9 @@ from iop.runtime_pb2 import (
 )
 from iop_edge.config.effective import Health
 from iop_edge.runtime.attempt import Attempt
+from iop_edge.runtime.node_push import NodeAnswer, Outcome, push
 from iop_edge.runtime.node_session import NodeSession
+from iop_edge.runtime.node_state import NodeState, NodeView, view_of
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import Generation, NodeId, ProviderId, Resource
@@ -32,26 +31,14 @@ from iop_shared.session.handshake import SPOKEN, Protocols, negotiate
 from iop_shared.session.liveness import HEARTBEAT_INTERVAL_S, SILENCE_LIMIT_S
 from iop_shared.wire import MAX_MESSAGE_BYTES
 
+__all__ = ["JoinRefused", "NodeAnswer", "NodeHub", "NodeView", "Outcome", "PoolEvents"]
+
 PROBE_TIMEOUT_S = 2.0
 """How long a session that another process wants to replace may take to show life (NODE-9)."""
-
-PUSH_WINDOW = 32
-"""Pushes between two turns of the loop: a burst of a thousand would stop it for 60 to 100 ms."""
-
-Outcome = Literal["acknowledged", "refused", "timed_out", "not_connected"]
 
 _LOWERED = frozenset({"degraded", "unavailable"})
 
 _log = logs.get("node_hub")
-
-
-class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one push. `generation` is the one that the node runs now, if known."""
-
-    node_id: NodeId
-    outcome: Outcome
-    generation: Generation | None
-    detail: str | None = None
 
 
 class JoinRefused(Exception):
@@ -72,60 +59,6 @@ class PoolEvents(Protocol):
         ...
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node as status shows it (interface, section 3)."""
-
-    node_id: NodeId
-    state: Literal["disconnected", "joining", "connected"]
-    session: int | None
-    version: str | None
-    desired: Generation | None
-    sent: Generation | None
-    acknowledged: Generation | None
-    effective: Generation | None
-    last_failure: str | None
-    active_runs: int
-    draining: tuple[tuple[Generation, int, int], ...]
-    """(generation, active runs, deadline in ms) of each registry that still drains."""
-
-
-class _Node:
-    """The edge's knowledge of one configured node."""
-
-    __slots__ = (
-        "acknowledged",
-        "desired",
-        "draining",
-        "effective",
-        "last_failure",
-        "lowered",
-        "node_id",
-        "payload",
-        "pending",
-        "refused",
-        "report_runs",
-        "sent",
-        "session",
-        "takes_runs",
-    )
-
-    def __init__(self, node_id: NodeId) -> None:
-        self.node_id = node_id
-        self.payload: NodeConfigPayload | None = None
-        self.desired: Generation | None = None
-        self.sent: Generation | None = None
-        self.acknowledged: Generation | None = None
-        self.effective: Generation | None = None
-        self.last_failure: str | None = None
-        self.session: NodeSession | None = None
-        self.takes_runs = False
-        self.refused: Generation | None = None
-        self.pending: dict[Generation, asyncio.Future[NodeConfigAnswer]] = {}
-        self.lowered: set[ProviderId] = set()
-        self.report_runs = 0
-        self.draining: tuple[tuple[Generation, int, int], ...] = ()
-
-
 class NodeHub:
     """Nodes are known from `set_desired`; only a known node can join."""
 
@@ -141,7 +74,7 @@ class NodeHub:
         self._version = version
         self._pool = pool
         self._budget = budget
-        self._nodes: dict[NodeId, _Node] = {}
+        self._nodes: dict[NodeId, NodeState] = {}
         self._last_epoch = 0
 
     # -- configuration -------------------------------------------------------------------------
@@ -150,7 +83,7 @@ class NodeHub:
         """What each node shall run from now on. Each payload carries its own generation: the one
         in which it last changed (REF-8). A node that joins is sent this."""
         for node_id, payload in payloads.items():
-            node = self._nodes.setdefault(node_id, _Node(node_id))
+            node = self._nodes.setdefault(node_id, NodeState(node_id))
             node.payload = payload
             node.desired = Generation(payload.generation)
 
@@ -158,7 +91,7 @@ class NodeHub:
         """Nodes with an open session, whether or not they have acknowledged yet."""
         return frozenset(node.node_id for node in self._nodes.values() if node.session is not None)
 
-    async def push(
+    def push(
         self, payloads: Mapping[NodeId, NodeConfigPayload], timeout_s: float
     ) -> AsyncIterator[NodeAnswer]:
         """Send each payload to its node and give the answers as they come.
@@ -166,18 +99,7 @@ class NodeHub:
         A node without a session answers `not_connected`; it is sent its desired payload when it
         joins. A generation that a node refused is not sent to it again within the session.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        waiting: list[asyncio.Task[NodeAnswer]] = []
-        for position, (node_id, payload) in enumerate(payloads.items(), start=1):
-            waiting.append(asyncio.create_task(self._push_one(node_id, payload, deadline)))
-            if position % PUSH_WINDOW == 0:
-                await asyncio.sleep(0)
-        try:
-            for answer in asyncio.as_completed(waiting):
-                yield await answer
-        finally:
-            for task in waiting:
-                task.cancel()
+        return push(self._nodes, payloads, timeout_s)
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -232,7 +154,7 @@ class NodeHub:
                 node.session.close(reason)
 
     def views(self) -> list[NodeView]:
-        return [_view(node) for node in self._nodes.values()]
+        return [view_of(node) for node in self._nodes.values()]
 
     # -- SessionEvents -------------------------------------------------------------------------
 
@@ -276,7 +198,7 @@ class NodeHub:
         )
         self._hear_health(node, report)
 
-    def _hear_health(self, node: _Node, report: NodeReport) -> None:
+    def _hear_health(self, node: NodeState, report: NodeReport) -> None:
         """A report names every provider that is worse than healthy; all others are healthy."""
         heard = {ProviderId(entry.provider_id): entry for entry in report.health}
         for provider_id in sorted(node.lowered - heard.keys()):
@@ -322,9 +244,10 @@ class NodeHub:
 
     # ------------------------------------------------------------------------------------------
 
-    def _admit(self, node: _Node, hello: Hello, protocol: int) -> NodeSession:
+    def _admit(self, node: NodeState, hello: Hello, protocol: int) -> NodeSession:
         self._last_epoch += 1
         session = NodeSession(node.node_id, self._last_epoch, hello, self, self._budget)
+        session.dropped = node.dropped  # counted for the node, over all its sessions
         node.session = session
         node.sent = node.desired
         node.acknowledged = None
@@ -356,71 +279,3 @@ class NodeHub:
             generation=node.sent,
         )
         return session
-
-    async def _push_one(
-        self, node_id: NodeId, payload: NodeConfigPayload, deadline: float
-    ) -> NodeAnswer:
-        node = self._nodes[node_id]
-        generation = Generation(payload.generation)
-        if node.session is None:
-            return NodeAnswer(node_id=node_id, outcome="not_connected", generation=node.effective)
-        if node.acknowledged == generation:
-            # It joined between the swap and the push, and was welcomed with this payload.
-            return NodeAnswer(node_id=node_id, outcome="acknowledged", generation=node.effective)
-        if node.refused == generation:
-            return NodeAnswer(
-                node_id=node_id,
-                outcome="refused",
-                generation=node.effective,
-                detail=node.last_failure,
-            )
-        pending = node.pending.get(generation)
-        if pending is None:
-            pending = asyncio.get_running_loop().create_future()
-            node.pending[generation] = pending
-        if node.sent != generation:
-            node.sent = generation
-            node.session.refresh(payload)
-        try:
-            async with asyncio.timeout_at(deadline):
-                answer = await asyncio.shield(pending)
-        except TimeoutError:
-            node.last_failure = f"timed_out: no answer to generation {generation}"
-            return NodeAnswer(
-                node_id=node_id,
-                outcome="timed_out",
-                generation=node.effective,
-                detail=node.last_failure,
-            )
-        except asyncio.CancelledError:
-            if not pending.cancelled():
-                raise
-            return NodeAnswer(
-                node_id=node_id,
-                outcome="not_connected",
-                generation=node.effective,
-                detail="the connection was lost before it answered",
-            )
-        return NodeAnswer(
-            node_id=node_id,
-            outcome="acknowledged" if answer.is_acknowledged else "refused",
-            generation=node.effective,
-            detail=None if answer.is_acknowledged else f"{answer.code}: {answer.reason}",
-        )
-
-
-def _view(node: _Node) -> NodeView:
-    session = node.session
-    return NodeView(
-        node_id=node.node_id,
-        state="disconnected" if session is None else "connected" if node.takes_runs else "joining",
-        session=session.epoch if session else None,
-        version=session.node_version if session else None,
-        desired=node.desired,
-        sent=node.sent,
-        acknowledged=node.acknowledged,
-        effective=node.effective,
-        last_failure=node.last_failure,
-        active_runs=node.report_runs,
-        draining=node.draining,
-    )
