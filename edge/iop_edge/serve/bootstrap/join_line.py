@@ -107,8 +107,9 @@ def join_line(
         )
     if files.token_file is not None:
         arguments += ["--token-file", files.token_file]
+    is_checked = bool(authority) and url.startswith("https:")
     code = _FETCH.format(
-        modules="base64,ssl," if authority else "", handler=_TRUSTING if authority else ""
+        modules="base64,ssl," if is_checked else "", handler=_TRUSTING if is_checked else ""
     )
     words = ["python3", "-c", code, url + SCRIPT_PATH, sha256(SCRIPT).hexdigest(), *arguments]
     prefix = "" if token is None else f"IOP_NODE_TOKEN={shlex.quote(token)} "

@@ -24,7 +24,7 @@ from iop_edge.serve.http.routes import Request, Route, Router
 from iop_shared.errors import Code, Fault
 
 BOOTSTRAP_LIMITS = IngressLimits(
-    max_body_bytes=1024, max_header_bytes=16_384, receive_timeout_ms=10_000, max_connections=256
+    max_body_bytes=1024, max_header_bytes=16_384, receive_timeout_ms=10_000, max_connections=64
 )
 
 CHUNK_BYTES = 262_144

@@ -215,3 +215,69 @@ def test_a_service_reads_the_token_from_its_file_and_stops_where_trying_again_is
         assert "LoadCredential=IOP_NODE_TOKEN_FILE:/home/100%% mine/config/token\n" in unit
     else:
         assert 'Environment="IOP_NODE_TOKEN_FILE=/home/100%% mine/config/token"\n' in unit
+
+
+@pytest.fixture
+def systemctl_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A service manager that is up and notes what it is asked."""
+    calls = tmp_path / "calls"
+    calls.touch()
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  --version) echo "systemd ${{FAKE_VERSION:-252}} (fake)" ;;
+  *is-system-running) echo "${{FAKE_STATE:-running}}" ;;
+  *) echo "$*" >> {calls} ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return calls
+
+
+@pytest.mark.req("NODE-2")
+@pytest.mark.usefixtures("systemctl_calls")
+@pytest.mark.parametrize(
+    ("user", "version", "state", "is_there"),
+    [
+        (0, "252", "running", True),
+        (1000, "252", "degraded", True),
+        (0, "249", "running", False),
+        (0, "252", "offline", False),
+        (1000, "252", "", False),
+    ],
+)
+def test_a_service_manager_is_used_where_one_is_up_and_new_enough(
+    monkeypatch: pytest.MonkeyPatch, user: int, version: str, state: str, is_there: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setenv("FAKE_VERSION", version)
+    monkeypatch.setenv("FAKE_STATE", state or " ")
+    whole = ["systemctl"] if user == 0 else ["systemctl", "--user"]
+    assert join_script.systemctl_of(False) == (whole if is_there else None)
+    assert join_script.systemctl_of(True) is None
+
+
+@pytest.mark.req("NODE-2")
+def test_a_service_is_restarted_only_where_something_has_changed(
+    tmp_path: Path, systemctl_calls: Path
+) -> None:
+    def start(unit: str, *, has_changed: bool) -> list[str]:
+        systemctl_calls.write_text("")
+        join_script.start_service(["systemctl", "--user"], "iop-node-a", unit, has_changed)
+        return systemctl_calls.read_text().splitlines()
+
+    anew = [
+        "--user daemon-reload",
+        "--user enable --quiet iop-node-a",
+        "--user restart iop-node-a",
+    ]
+    assert start("one", has_changed=False) == anew
+    assert (tmp_path / "config/systemd/user/iop-node-a.service").read_text() == "one"
+    assert start("one", has_changed=False) == [anew[1], "--user start iop-node-a"]
+    assert start("one", has_changed=True) == anew
+    assert start("two", has_changed=False) == anew
