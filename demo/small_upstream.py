@@ -276,7 +276,7 @@ class _Answer:
         return {"error": {"message": f"planned {status}", "type": "planned", "code": None}}
 
 
-async def _serve(port: int, default: Plan) -> None:
+async def _serve(host: str, port: int, default: Plan) -> None:
     started = time.monotonic()
     runner = web.AppRunner(
         SmallUpstream(default).application(),
@@ -285,14 +285,14 @@ async def _serve(port: int, default: Plan) -> None:
         shutdown_timeout=0.1,
     )
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, host, port)
     await site.start()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     ready = {
-        "listening": f"http://127.0.0.1:{runner.addresses[0][1]}",
+        "listening": f"http://{host}:{runner.addresses[0][1]}",
         "model": MODEL_NAME,
         "started_in_ms": round((time.monotonic() - started) * 1000),
     }
@@ -303,6 +303,7 @@ async def _serve(port: int, default: Plan) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description="A small OpenAI-compatible upstream")
+    arguments.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     arguments.add_argument("--port", type=int, default=0, help="0: any free one")
     arguments.add_argument("--tokens", type=int, default=Plan.tokens, help="length of an answer")
     arguments.add_argument("--pace-ms", type=float, default=0.0, help="pause before each token")
@@ -310,7 +311,8 @@ def main() -> None:
     options = arguments.parse_args()
     if not options.stay:
         end_with_parent()
-    asyncio.run(_serve(options.port, Plan(tokens=options.tokens, pace_ms=options.pace_ms)))
+    default = Plan(tokens=options.tokens, pace_ms=options.pace_ms)
+    asyncio.run(_serve(options.host, options.port, default))
 
 
 if __name__ == "__main__":
