@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 from iop_edge.config.report import Report
-from iop_edge.config.yaml12.places import Steps, at_key
+from iop_edge.config.yaml12.places import Marks, Steps, at_key
 
 
 def normalize_legacy(root: dict[str, Any], report: Report) -> None:
@@ -23,7 +22,7 @@ def _named(adapters: dict[str, Any], steps: Steps, report: Report) -> list[Any]:
     """Each body under the name of its type, which is its key too. Everything keeps its place."""
     places = report.places
     entries: list[Any] = []
-    marks = array("q")
+    marks: Marks = {}
     for adapter_type, body in adapters.items():
         if body is None or report.is_closed((*steps, adapter_type)):
             continue
@@ -41,8 +40,8 @@ def _named(adapters: dict[str, Any], steps: Steps, report: Report) -> list[Any]:
                     )
             entry = {**body, "key": adapter_type, "type": adapter_type}
             name = at_key(mark)
-            places.add(entry, {**places.marks_under(body), "key": name, "type": name})
+            places.add(entry, {**places.marks_of(body), "key": name, "type": name})
+        marks[len(entries)] = mark
         entries.append(entry)
-        marks.append(mark)
     places.add(entries, marks)
     return entries

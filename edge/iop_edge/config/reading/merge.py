@@ -7,7 +7,6 @@ away. The trees given are left as they are; what is new is recorded with the pla
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 from iop_edge.config.yaml12.places import Places
@@ -47,8 +46,8 @@ def _maps(
     base: dict[str, Any], over: dict[str, Any], pattern: Pattern, places: Places
 ) -> dict[str, Any]:
     merged = dict(base)
-    marks = dict(places.marks_under(base))
-    over_marks = places.marks_under(over)
+    marks = dict(places.marks_of(base))
+    over_marks = places.marks_of(over)
     for key, value in over.items():
         mark = over_marks.get(key)
         if key in merged:
@@ -86,8 +85,8 @@ def _lists(
 ) -> list[Any]:
     """Entries of one name merge once; a second one of the same file stays, to be refused."""
     merged = list(base)
-    marks = array("q", places.marks_of_list(base))
-    over_marks = places.marks_of_list(over)
+    marks = dict(places.marks_of(base))
+    over_marks = places.marks_of(over)
     positions: dict[Any, int] = {}
     for position, entry in enumerate(base):
         if isinstance(entry, dict) and isinstance(entry.get(name), str):
@@ -96,8 +95,8 @@ def _lists(
         known = entry.get(name) if isinstance(entry, dict) else None
         position_of_base = positions.pop(known, None) if isinstance(known, str) else None
         if position_of_base is None:
+            marks[len(merged)] = over_marks[number]
             merged.append(entry)
-            marks.append(over_marks[number])
         else:
             merged[position_of_base] = _maps(merged[position_of_base], entry, pattern, places)
     places.add(merged, marks)

@@ -72,7 +72,7 @@ class Catalog:
         self._resolved: dict[str, CatalogProfile | None] = {}
         self._way: list[str] = []
         check_distinct(
-            ((one, ("protocol_profiles", one)) for one in documents if one not in BUILT_IN),
+            lambda: ((one, ("protocol_profiles", one)) for one in documents if one not in BUILT_IN),
             "profile id",
             context.report,
         )

@@ -47,7 +47,7 @@ def resolve_gate(
         )
     filters = document.filters or []
     check_distinct(
-        ((one.filter, (*_STEPS, "filters", n, "filter")) for n, one in enumerate(filters)),
+        lambda: ((one.filter, (*_STEPS, "filters", n, "filter")) for n, one in enumerate(filters)),
         "filter",
         context.report,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from iop_edge.config.paths import render
 from iop_edge.config.report import Report
@@ -17,22 +17,23 @@ def fold(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-def check_distinct(
-    names: Iterable[tuple[str, Steps]],
-    what: str,
-    report: Report,
-    *,
-    taken: Iterable[tuple[str, Steps]] = (),
-) -> None:
+Names = Callable[[], Iterable[tuple[str, Steps]]]
+"""Asked once where all is well, so that the steps of ten thousand names are not kept."""
+
+
+def check_distinct(names: Names, what: str, report: Report, *, taken: Names = tuple) -> None:
     """Report every name that stands a second time, with the place of the first.
 
-    `names` are pairs of a name and the steps to it; a blank name is skipped. Those in `taken` come
-    first and are not judged themselves.
+    Both are asked for pairs of a name and the steps to it; a blank name is skipped. Those of
+    `taken` come first and are not judged themselves.
     """
+    folded = [fold(name) for source in (taken, names) for name, _ in source() if name]
+    if len(set(folded)) == len(folded):
+        return
     seen: dict[str, tuple[str, Steps]] = {}
-    for name, steps in taken:
+    for name, steps in taken():
         seen.setdefault(fold(name), (name, steps))
-    for name, steps in names:
+    for name, steps in names():
         if not name:
             continue
         first_name, first_steps = seen.setdefault(fold(name), (name, steps))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from iop_edge.config.document import ModelDocument
 from iop_edge.config.effective import Adapter, ModelGroup, Node, Provider
@@ -14,7 +15,7 @@ from iop_edge.config.yaml12.places import Steps
 from iop_shared.ids import ModelId, ProviderId, Target
 
 
-class Served(NamedTuple):
+class Served(Struct, frozen=True, gc=False):
     """A provider with the adapter it runs on, where that is known."""
 
     provider: Provider
@@ -37,7 +38,7 @@ def resolve_models(
 ) -> tuple[ModelGroup, ...]:
     """The effective model groups."""
     check_distinct(
-        ((model.id, ("models", number, "id")) for number, model in enumerate(documents)),
+        lambda: ((model.id, ("models", number, "id")) for number, model in enumerate(documents)),
         "model id",
         context.report,
     )
@@ -81,7 +82,7 @@ def _model(
 def _check_pair(
     document: ModelDocument, target: str, known: Served, steps: Steps, context: Context
 ) -> None:
-    provider, adapter = known
+    provider, adapter = known.provider, known.adapter
     report = context.report
     if provider.models and target not in provider.models:
         report.error(

@@ -10,7 +10,8 @@ A disabled provider whose `adapter` resolves to nothing is left without one (CFG
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from iop_edge.config import effective
 from iop_edge.config.document import AdapterDocument, NodeDocument, ProviderDocument
@@ -31,7 +32,7 @@ _BESIDE_ADAPTER = FIRST_FIELDS[1:]
 _SEULGIVIBE = ("seulgivibe_claude", "seulgivibe_openai")
 
 
-class _User(NamedTuple):
+class _User(Struct, frozen=True, gc=False):
     provider: ProviderDocument
     dialect: Dialect
     steps: Steps
@@ -46,12 +47,12 @@ def resolve_nodes(
     """The effective nodes. Every secret reference in them is added to `sites`."""
     report = context.report
     check_distinct(
-        ((node.id, ("nodes", number, "id")) for number, node in enumerate(documents)),
+        lambda: ((node.id, ("nodes", number, "id")) for number, node in enumerate(documents)),
         "node id",
         report,
     )
     check_distinct(
-        (
+        lambda: (
             (provider.id, ("nodes", number, "providers", position, "id"))
             for number, node in enumerate(documents)
             for position, provider in enumerate(node.providers or ())
@@ -95,7 +96,9 @@ class _NodeResolver:
             if adapter.enabled is not False:
                 self._of_type.setdefault(adapter.type, []).append(adapter.key)
         check_distinct(
-            ((one.key, (*steps, "adapters", number, "key")) for number, one in enumerate(written)),
+            lambda: (
+                (one.key, (*steps, "adapters", number, "key")) for number, one in enumerate(written)
+            ),
             "adapter key",
             self._report,
         )

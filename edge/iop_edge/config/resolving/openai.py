@@ -69,17 +69,17 @@ def _routes(
     routes = written.model_routes or []
     steps: Steps = ("openai", "model_routes")
     check_distinct(
-        ((route.id, (*steps, n, "id")) for n, route in enumerate(routes)),
+        lambda: ((route.id, (*steps, n, "id")) for n, route in enumerate(routes)),
         "route id",
         context.report,
     )
     check_distinct(
-        ((route.model, (*steps, n, "model")) for n, route in enumerate(routes)),
+        lambda: ((route.model, (*steps, n, "model")) for n, route in enumerate(routes)),
         "model id",
         context.report,
-        taken=((one.id, ("models", n, "id")) for n, one in enumerate(document.models or ()))
-        if routes
-        else (),
+        taken=lambda: (
+            (one.id, ("models", n, "id")) for n, one in enumerate(document.models or ())
+        ),
     )
     return tuple(
         _route(route, (*steps, number), nodes, context) for number, route in enumerate(routes)
@@ -176,12 +176,12 @@ def _check_principals(written: OpenAIDocument, context: Context) -> None:
     tokens = written.principal_tokens or []
     steps: Steps = ("openai", "principal_tokens")
     check_distinct(
-        ((one.token_ref, (*steps, n, "token_ref")) for n, one in enumerate(tokens)),
+        lambda: ((one.token_ref, (*steps, n, "token_ref")) for n, one in enumerate(tokens)),
         "token_ref",
         context.report,
     )
     check_distinct(
-        (
+        lambda: (
             (one.token_hash_sha256.lower(), (*steps, n, "token_hash_sha256"))
             for n, one in enumerate(tokens)
         ),

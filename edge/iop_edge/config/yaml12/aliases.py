@@ -81,7 +81,5 @@ class Aliases:
         else:
             copied = [self.copy(inner, (*steps, index)) for index, inner in enumerate(value)]
         self._references.copy(value, copied, steps)
-        marks = self._places.marks_of(value)
-        if marks is not None:
-            self._places.add(copied, marks)
+        self._places.add(copied, self._places.marks_of(value))
         return copied

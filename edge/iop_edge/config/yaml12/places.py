@@ -7,8 +7,7 @@ into one integer, which keeps ten thousand entries cheap for the garbage collect
 
 from __future__ import annotations
 
-from array import array
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from iop_edge.config.yaml12.text import Lines
 
@@ -19,7 +18,8 @@ OFFSET_BITS = 27  # 64 MiB of text and one offset past its end
 FILE_SHIFT = 2 * OFFSET_BITS
 _OFFSET = (1 << OFFSET_BITS) - 1
 
-Marks: TypeAlias = "dict[str, int] | array[int]"
+Marks = dict[str | int, int]
+"""Mark by key, or by index. A dict of integers alone is nothing the garbage collector looks at."""
 
 
 class Place(NamedTuple):
@@ -61,17 +61,9 @@ class Places:
         self._marks[id(container)] = marks
         self._containers.append(container)
 
-    def marks_of(self, container: Any) -> Marks | None:
-        return self._marks.get(id(container))
-
-    def marks_under(self, mapping: dict[str, Any]) -> dict[str, int]:
-        """The marks of a mapping's entries; none where nothing is known of it."""
-        marks = self._marks.get(id(mapping))
-        return marks if isinstance(marks, dict) else {}
-
-    def marks_of_list(self, entries: list[Any]) -> array[int]:
-        marks = self._marks.get(id(entries))
-        return marks if isinstance(marks, array) else array("q", [0] * len(entries))
+    def marks_of(self, container: Any) -> Marks:
+        """The marks of a container's entries; none where nothing is known of it."""
+        return self._marks.get(id(container), {})
 
     def file_number(self, name: str) -> int:
         """The first file of that name; past the end where there is none."""
@@ -96,12 +88,7 @@ class Places:
 
     def mark_at(self, container: Any, step: str | int) -> int | None:
         """The mark of one entry, or None where it was not written."""
-        marks = self._marks.get(id(container))
-        if isinstance(marks, dict):
-            return marks.get(step)  # type: ignore[arg-type]  # a wrong step finds nothing
-        if marks is not None and isinstance(step, int) and step < len(marks):
-            return marks[step]
-        return None
+        return self.marks_of(container).get(step)
 
     def place(self, mark: int, *, on_key: bool = False) -> Place:
         name, lines = self._files[mark >> FILE_SHIFT]

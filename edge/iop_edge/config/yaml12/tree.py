@@ -8,7 +8,6 @@ returns None where it is not.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -171,8 +170,8 @@ class _Builder:
                         self.has_nulls = True
                     key = None
                 else:
+                    marks[len(container)] = base | offset << OFFSET_BITS | offset
                     container.append(value)
-                    marks.append(base | offset << OFFSET_BITS | offset)
             elif kind is MappingStartEvent or kind is SequenceStartEvent:
                 offset = event.start_mark.index
                 if is_map and key is None:
@@ -190,12 +189,12 @@ class _Builder:
                     container[key] = fresh
                     marks[key] = base | key_offset << OFFSET_BITS | offset
                 else:
+                    marks[len(container)] = base | offset << OFFSET_BITS | offset
                     container.append(fresh)
-                    marks.append(base | offset << OFFSET_BITS | offset)
                 stack.append((container, marks, key, anchor))
                 container = fresh
                 is_map = kind is MappingStartEvent
-                marks = {} if is_map else array("q")
+                marks = {}
                 key = None
                 anchor = event.anchor
             elif kind is MappingEndEvent or kind is SequenceEndEvent:
@@ -224,8 +223,8 @@ class _Builder:
                         self.has_nulls = True
                     key = None
                 else:
+                    marks[len(container)] = base | offset << OFFSET_BITS | offset
                     container.append(value)
-                    marks.append(base | offset << OFFSET_BITS | offset)
 
     def _note_reference(
         self, container: Any, key: str | None, text: str, *, is_plain: bool
@@ -299,7 +298,7 @@ class _Builder:
         return text
 
     def _duplicate(self, container: Any, marks: Marks, key: str, offset: int) -> None:
-        first = self._places.place(marks[key], on_key=True)  # type: ignore[call-overload]  # of a mapping
+        first = self._places.place(marks[key], on_key=True)
         self.findings.append(
             Finding(
                 "duplicate_key",
