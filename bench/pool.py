@@ -2,7 +2,7 @@
 
 `python -m bench.pool` prints a table; `--json` the same as JSON. All figures of one run belong
 together: absolute times move with the machine, the ratios within a run hardly do. Each figure is
-the best of several repeats, because what disturbs a measurement only ever adds to it.
+CPU time, and the best of several repeats, because what disturbs a measurement only adds to it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import timeit
 from collections.abc import Callable
 from heapq import heappop, heappush
+from time import process_time
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ from iop_shared.ids import AdapterKey, ModelId, NodeId, ProviderId, Resource, Ru
 CANDIDATES = (1, 10, 100, 1_000, 10_000)
 PENDING = (10, 10_000)
 MODELS_SHARING = (1, 10, 100)
-REPEATS = 7
+REPEATS = 9
 
 NODE = NodeId("n")
 RUN = RunId("run")
@@ -104,7 +105,8 @@ def lease_of(granted: object) -> Lease:
 def best_us(work: Callable[[], object], number: int) -> float:
     work()
     gc.collect()
-    return min(timeit.repeat(work, number=number, repeat=REPEATS)) / number * 1e6
+    times = timeit.repeat(work, timer=process_time, number=number, repeat=REPEATS)
+    return min(times) / number * 1e6
 
 
 def bare_call_us() -> float:
@@ -208,10 +210,10 @@ def dispatcher_us() -> float:
         asked = demand()
         best = float("inf")
         for _ in range(REPEATS):
-            began = timeit.default_timer()
+            began = process_time()
             for _ in range(3000):
                 dispatcher.release((await dispatcher.acquire(RUN, asked)).lease)
-            best = min(best, timeit.default_timer() - began)
+            best = min(best, process_time() - began)
         return best / 3000 * 1e6
 
     return asyncio.run(run())
