@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import click
@@ -13,9 +13,9 @@ from rich.console import Console
 
 from iop_edge.cli.admin_address import admin_address, admin_options
 from iop_edge.cli.admin_client import AdminClient, NoAnswer, Unreachable
-from iop_edge.refresh.receipt import ErrorReport, NodeReport, RefreshResult
-from iop_edge.serve.admin.shapes import NodeLine, ResultLine
-from iop_shared.ids import NodeId
+from iop_edge.cli.refresh_view import RefreshView
+from iop_edge.refresh.receipt import RefreshResult
+from iop_edge.serve.admin.shapes import NodeLine, PlanLine, ResultLine
 
 T = TypeVar("T")
 
@@ -26,8 +26,6 @@ EXIT_WOULD_APPLY = 3
 EXIT_RESTART_REQUIRED = 4
 EXIT_UNREACHABLE = 5
 EXIT_NODE_FAILED = 8
-
-_OUTCOME_STYLES = {"acknowledged": "green", "refused": "red", "timed_out": "red"}
 
 
 @click.command()
@@ -48,27 +46,23 @@ def refresh(dry_run: bool, admin: str | None, config_files: tuple[Any, ...], as_
       5  the edge is not reachable
       8  applied, but a node refused it or did not answer
     """
-    out = Console(highlight=False, soft_wrap=True, markup=False)
-    shown: set[NodeId] = set()
-
-    def on_node(node: NodeReport) -> None:
-        if not as_json:
-            show_node(node, out)
-            shown.add(node.node_id)
-
+    view = None if as_json else RefreshView(Console(highlight=False, soft_wrap=True, markup=False))
     try:
-        client = AdminClient(admin_address(admin, config_files))
-        result = _ask(client, dry_run=dry_run, on_node=on_node)
+        with ExitStack() as stack:
+            if view is not None:
+                stack.enter_context(view)
+            client = AdminClient(admin_address(admin, config_files))
+            result = _ask(client, dry_run=dry_run, view=view)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except Unreachable as error:
         sys.exit(_failed(str(error), EXIT_UNREACHABLE, "unreachable", as_json=as_json))
     except NoAnswer as error:
         sys.exit(_failed(str(error), EXIT_REJECTED, "no_answer", as_json=as_json))
-    if as_json:
+    if view is None:
         click.echo(msgspec.json.encode(result))
     else:
-        show(result, out, shown)
+        view.end(result)
     sys.exit(exit_status(result))
 
 
@@ -85,64 +79,16 @@ def exit_status(result: RefreshResult) -> int:
     return EXIT_NODE_FAILED if failed or result.errors else EXIT_DONE
 
 
-def show(
-    result: RefreshResult, out: Console, already_shown: Collection[NodeId] = frozenset()
-) -> None:
-    """Print a receipt or a plan, for people: changes, nodes that matter, errors, the outcome."""
-    for change in result.changes:
-        style = "green" if change.reload == "live" else "yellow"
-        out.print(f"{change.reload:<8}", style=style, end="")
-        out.print(f"{change.path}: {_brief(change.old)} → {_brief(change.new)}")
-        if change.reason:
-            out.print(f"        {change.reason}", style="dim")
-    for node in result.nodes:
-        is_quiet = node.outcome == "unchanged" and node.detail is None
-        if node.node_id not in already_shown and not is_quiet:
-            show_node(node, out)
-    for error in result.errors:
-        out.print(_line(error), style="red")
-    if result.omitted:
-        out.print(f"… and {result.omitted} more", style="red")
-    out.print(headline(result), style="bold")
-
-
-def show_node(node: NodeReport, out: Console) -> None:
-    """One line for one node."""
-    runs = f" (runs generation {node.generation})" if node.generation is not None else ""
-    detail = f": {node.detail}" if node.detail else ""
-    out.print(
-        f"node    {node.node_id}: {node.outcome.replace('_', ' ')}{runs}{detail}",
-        style=_OUTCOME_STYLES.get(node.outcome),
-    )
-
-
-def headline(result: RefreshResult) -> str:
-    """The result in one sentence."""
-    before, after = result.generation.before, result.generation.after
-    match result.status, result.mode:
-        case "rejected", _:
-            return f"rejected: nothing has changed, generation {before} goes on"
-        case "restart_required", _:
-            count = len(result.restart_required_paths)
-            paths = "1 path needs" if count == 1 else f"{count} paths need"
-            return f"restart required: {paths} one; nothing applied, generation {before} goes on"
-        case _, "dry_run":
-            if not result.changes:
-                return "dry run: no change"
-            return f"dry run: would apply {_changes(result)} to generation {before}"
-        case _:
-            what = _changes(result) if result.changes else "no change"
-            return f"applied: {what}, generation {before} → {after}"
-
-
-def _ask(
-    client: AdminClient, *, dry_run: bool, on_node: Callable[[NodeReport], None]
-) -> RefreshResult:
-    """The result; `on_node` hears each node as it answers."""
+def _ask(client: AdminClient, *, dry_run: bool, view: RefreshView | None) -> RefreshResult:
+    """The result; `view` hears of the plan and of each node as it answers."""
     document: Any = None
     for _, document in client.post("/refresh", {"mode": "dry_run" if dry_run else "apply"}):
-        if isinstance(document, dict) and document.keys() == {"node"}:
-            on_node(_read(document, NodeLine).node)
+        match document:
+            case {"plan": _, "waiting_for": _} if view is not None:
+                line = _read(document, PlanLine)
+                view.begin(line.plan, line.waiting_for)
+            case {"node": _} if view is not None:
+                view.node(_read(document, NodeLine).node)
     if isinstance(document, dict) and document.keys() == {"result"}:
         return _read(document, ResultLine).result
     return _read(document, RefreshResult)
@@ -160,25 +106,3 @@ def _failed(message: str, status: int, code: str, *, as_json: bool) -> int:
         click.echo(json.dumps({"error": {"code": code, "message": message}}))
     click.echo(f"iop-edge: {message}", err=True)
     return status
-
-
-def _changes(result: RefreshResult) -> str:
-    count = len(result.changes)
-    return "1 change" if count == 1 else f"{count} changes"
-
-
-def _brief(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _line(error: ErrorReport) -> str:
-    place = (
-        f"{error.file}:{error.line}:{error.column}: "
-        if error.file and error.line
-        else (f"{error.file}: " if error.file else "")
-    )
-    path = f"{error.path}: " if error.path else ""
-    return f"{place}{error.code}: {path}{error.message}"

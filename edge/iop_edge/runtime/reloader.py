@@ -73,6 +73,7 @@ timed out, and is not merely gone."""
 HISTORY_LENGTH = 32
 
 OnNode = Callable[[NodeReport], None]
+OnPush = Callable[[RefreshResult, tuple[NodeId, ...]], None]
 
 _log = logs.get("reloader")
 
@@ -113,12 +114,19 @@ class _Candidate(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
+class _Ears(NamedTuple):
+    """Who listens to one refresh while it runs."""
+
+    on_push: OnPush
+    on_node: OnNode
+
+
 class Reloader:
     """Owns the transaction. `payloads` are those the nodes are to run with the first snapshot.
 
     `read_sources` reads the files that the edge was started with, each once. It raises
     ConfigInvalid where one cannot be read, and runs in a thread, as does `build_catalog`. Each
-    refresh is done within `undisturbed()`.
+    refresh is done within `undisturbed()`, and told to `observe` when it has ended.
     """
 
     def __init__(
@@ -131,6 +139,7 @@ class Reloader:
         read_sources: Callable[[], Sources],
         build_catalog: Callable[[EffectiveConfig], Catalog] = Catalog.from_config,
         push_timeout_s: float = PUSH_TIMEOUT_S,
+        observe: Callable[[RefreshRecord], None] = lambda record: None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._snapshots = snapshots
@@ -140,6 +149,7 @@ class Reloader:
         self._read_sources = read_sources
         self._build_catalog = build_catalog
         self._push_timeout_s = push_timeout_s
+        self._observe = observe
         self._undisturbed = undisturbed
         self._turn = asyncio.Lock()
         self._running: set[asyncio.Task[RefreshResult]] = set()
@@ -162,21 +172,35 @@ class Reloader:
         return tuple(reversed(self._history))
 
     async def refresh(
-        self, request: RefreshRequest, *, origin: Origin = "admin", on_node: OnNode | None = None
+        self,
+        request: RefreshRequest,
+        *,
+        origin: Origin = "admin",
+        on_push: OnPush | None = None,
+        on_node: OnNode | None = None,
     ) -> RefreshResult:
         """Do one refresh and return its result. Raises nothing for a bad candidate.
 
-        `on_node` hears each node that is sent something, as its outcome is known. A caller
-        that is cancelled leaves the refresh running to its end.
+        `on_push` hears of an apply that is about to tell nodes: the receipt so far, and which.
+        `on_node` then hears each of these as its outcome is known. A caller that is cancelled
+        leaves the refresh running to its end.
         """
-        return await asyncio.shield(self.start(request, origin=origin, on_node=on_node))
+        return await asyncio.shield(
+            self.start(request, origin=origin, on_push=on_push, on_node=on_node)
+        )
 
     def start(
-        self, request: RefreshRequest, *, origin: Origin, on_node: OnNode | None = None
+        self,
+        request: RefreshRequest,
+        *,
+        origin: Origin,
+        on_push: OnPush | None = None,
+        on_node: OnNode | None = None,
     ) -> asyncio.Task[RefreshResult]:
         """Begin one refresh without waiting for it, as SIGHUP does. The receipt is logged."""
+        ears = _Ears(on_push or _hear_nothing, on_node or _hear_nothing)
         task = asyncio.get_running_loop().create_task(
-            self._take_turn(request, origin, on_node or _hear_nothing), name="refresh"
+            self._take_turn(request, origin, ears), name="refresh"
         )
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -190,19 +214,21 @@ class Reloader:
     # ------------------------------------------------------------------------------------------
 
     async def _take_turn(
-        self, request: RefreshRequest, origin: Origin, on_node: OnNode
+        self, request: RefreshRequest, origin: Origin, ears: _Ears
     ) -> RefreshResult:
         async with self._turn:
             began = time.monotonic()
             with self._undisturbed():
-                result = await self._refresh(request, on_node)
+                result = await self._refresh(request, ears)
             took_ms = round((time.monotonic() - began) * 1000, 3)
             result = structs.replace(result, duration_ms=took_ms)
-            self._history.append(RefreshRecord(at=datetime.now(UTC), origin=origin, result=result))
+            record = RefreshRecord(at=datetime.now(UTC), origin=origin, result=result)
+            self._history.append(record)
+            self._observe(record)
             log_receipt(result, origin)
             return result
 
-    async def _refresh(self, request: RefreshRequest, on_node: OnNode) -> RefreshResult:
+    async def _refresh(self, request: RefreshRequest, ears: _Ears) -> RefreshResult:
         running = self._snapshots.current
         if request.if_generation not in (None, running.generation):
             return mismatch(
@@ -227,16 +253,16 @@ class Reloader:
         self._pending_restart_paths = candidate.plan.restart_paths
         if candidate.plan.needs_restart:
             return self._result(candidate, unchanged(self._nodes.views(), but=frozenset()))
-        return await self._apply(candidate, on_node)
+        return await self._apply(candidate, ears)
 
-    async def _apply(self, candidate: _Candidate, on_node: OnNode) -> RefreshResult:
+    async def _apply(self, candidate: _Candidate, ears: _Ears) -> RefreshResult:
         log_warnings(candidate.warnings)
         reports = unchanged(self._nodes.views(), but=candidate.plan.nodes_to_push)
         errors = []
         try:
             self._put_in_effect(candidate)
             failpoints.reach("apply.after_swap")
-            async for report in self._push(candidate, on_node):
+            async for report in self._push(candidate, ears):
                 reports.append(report)
             failpoints.reach("apply.after_push")
         except Exception as error:
@@ -290,13 +316,15 @@ class Reloader:
         successor = candidate.successor
         self._admission.replace(successor.catalog, successor.config.provider_pool)
 
-    async def _push(self, candidate: _Candidate, on_node: OnNode) -> AsyncIterator[NodeReport]:
+    async def _push(self, candidate: _Candidate, ears: _Ears) -> AsyncIterator[NodeReport]:
         """Send what changed and give each node's outcome as it is known."""
         waiting = {
             node_id: candidate.payloads[node_id] for node_id in sorted(candidate.plan.nodes_to_push)
         }
         if not waiting:
             return
+        so_far = receipt(candidate.draft, after=candidate.successor.generation, nodes=())
+        ears.on_push(so_far, tuple(waiting))
         async for answer in self._nodes.push(waiting, self._push_timeout_s):
             report = NodeReport(
                 node_id=answer.node_id,
@@ -304,7 +332,7 @@ class Reloader:
                 generation=answer.generation,
                 detail=answer.detail,
             )
-            on_node(report)
+            ears.on_node(report)
             yield report
 
     def _rejected(
@@ -350,5 +378,5 @@ class Reloader:
         )
 
 
-def _hear_nothing(_: NodeReport) -> None:
+def _hear_nothing(*_: object) -> None:
     pass

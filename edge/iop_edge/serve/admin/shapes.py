@@ -90,6 +90,13 @@ class Readiness(Struct, frozen=True, kw_only=True):
     waiting_for: tuple[str, ...]
 
 
+class PlanLine(Struct, frozen=True):
+    """The first line of a streamed refresh: what has been put in effect, and who is told."""
+
+    plan: RefreshResult
+    waiting_for: tuple[NodeId, ...]
+
+
 class NodeLine(Struct, frozen=True):
     """One line of a streamed refresh: a node has answered."""
 

@@ -21,7 +21,6 @@ from iop_edge.config.view import resolved, view
 from iop_edge.refresh.receipt import (
     ErrorReport,
     Mode,
-    NodeReport,
     RefreshRecord,
     RefreshResult,
     rejection,
@@ -32,7 +31,7 @@ from iop_edge.runtime.reloader import RefreshRequest, Reloader
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.usage import RING_LENGTH, RunReport
 from iop_edge.serve.admin.guard import refusal
-from iop_edge.serve.admin.shapes import EdgeStatus, NodeLine, Readiness, ResultLine
+from iop_edge.serve.admin.shapes import EdgeStatus, NodeLine, PlanLine, Readiness, ResultLine
 from iop_edge.serve.admin.status import PoolViews, edge_status
 from iop_edge.serve.http.errors import JSON, Rendered, render_fault
 from iop_edge.serve.http.protocol import Receive, Scope, Send
@@ -160,18 +159,23 @@ class AdminSurface:
             await self._respond(request, await self._reloader.refresh(asked))
 
     async def _stream(self, request: Request, asked: RefreshRequest) -> None:
-        """Answer with a line per node as it answers, and the result last.
+        """Answer with what is put in effect, a line per node as it answers, and the result last.
 
-        Until a first node has answered nothing is sent, so that a refresh which pushes nothing
-        keeps its own HTTP status and is answered as one JSON object.
+        A refresh that tells no node anything keeps its own HTTP status and is answered as one
+        JSON object.
         """
-        answers: asyncio.Queue[NodeReport | None] = asyncio.Queue()
-        refresh = self._reloader.start(asked, origin="admin", on_node=answers.put_nowait)
-        refresh.add_done_callback(lambda _: answers.put_nowait(None))
-        while (report := await answers.get()) is not None:
+        said: asyncio.Queue[PlanLine | NodeLine | None] = asyncio.Queue()
+        refresh = self._reloader.start(
+            asked,
+            origin="admin",
+            on_push=lambda so_far, nodes: said.put_nowait(PlanLine(so_far, nodes)),
+            on_node=lambda report: said.put_nowait(NodeLine(report)),
+        )
+        refresh.add_done_callback(lambda _: said.put_nowait(None))
+        while (line := await said.get()) is not None:
             if not request.has_started:
                 await request.start(200, [(b"content-type", NDJSON)])
-            await request.write(_encode(NodeLine(report)) + b"\n")
+            await request.write(_encode(line) + b"\n")
         result = refresh.result()
         if request.has_started:
             await request.finish(_encode(ResultLine(result)) + b"\n")

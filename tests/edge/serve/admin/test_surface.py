@@ -269,7 +269,10 @@ async def test_a_caller_that_wants_lines_hears_each_node_as_it_answers(admin: Ad
     admin.edge.disk.write(with_capacity(8))
     answer = await admin.refresh({"mode": "apply"}, accept="application/x-ndjson")
     assert answer.headers["content-type"] == "application/x-ndjson"
-    first, last = (json.loads(line) for line in answer.body.splitlines())
+    plan, first, last = (json.loads(line) for line in answer.body.splitlines())
+    assert plan["waiting_for"] == ["gpu-a"]
+    assert plan["plan"]["changes"] == last["result"]["changes"]
+    assert plan["plan"]["generation"] == {"before": 1, "after": 2}
     assert first["node"]["outcome"] == "acknowledged"
     assert last["result"]["nodes"][0] == first["node"]
     assert last["result"]["status"] == "applied"
