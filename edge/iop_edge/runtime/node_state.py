@@ -89,7 +89,8 @@ def view_of(node: NodeState) -> NodeView:
         acknowledged=node.acknowledged,
         effective=node.effective,
         last_failure=node.last_failure,
-        active_runs=node.report_runs,
+        # A node tells its count now and then; what was opened on it since is known here.
+        active_runs=max(node.report_runs, session.open_attempts if session else 0),
         draining=node.draining,
         dropped_frames=dict(node.dropped),
     )
