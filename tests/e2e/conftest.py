@@ -30,6 +30,8 @@ from e2e_harness import (
     start_nodes,
     write,
 )
+from ingress_rig import Rig, ingress_rig
+from ingress_scripts import SCRIPTS
 
 
 @pytest.fixture(scope="session")
@@ -108,3 +110,12 @@ async def own_site(tmp_path: Path, small_upstream_url: str) -> AsyncIterator[Edg
         write(site, site_config(site, small_upstream_url))
         async with aiohttp.ClientSession() as http:
             yield Edge(site, http)
+
+
+@pytest.fixture(scope="session")
+def ingress(
+    tmp_path_factory: pytest.TempPathFactory, real_model: dict[str, Any] | None
+) -> Iterator[Rig]:
+    """The site whose upstreams follow scripts, shared by all tests of the ingress."""
+    with ingress_rig(tmp_path_factory.mktemp("ingress"), SCRIPTS, real_model) as rig:
+        yield rig

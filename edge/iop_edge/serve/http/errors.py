@@ -45,6 +45,14 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     return new_id("req_")
 
 
+def id_headers(request_id: str, path: str) -> list[tuple[bytes, bytes]]:
+    """The request id as a header, for Anthropic's clients also under the name that they read."""
+    value = request_id.encode("ascii")
+    if path.startswith("/v1/messages"):
+        return [(b"x-request-id", value), (b"request-id", value)]
+    return [(b"x-request-id", value)]
+
+
 def new_id(prefix: str) -> str:
     """An id that no other request of any process has; it is no secret, and may be guessed."""
     return f"{prefix}{_random.getrandbits(96):024x}"

@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 
 from iop_edge.config.effective import IngressLimits
 from iop_edge.serve.http.deadline import Deadline
-from iop_edge.serve.http.errors import FaultRenderer, request_id_of
+from iop_edge.serve.http.errors import FaultRenderer, id_headers, request_id_of
 from iop_shared.errors import Code, Fault
 
 Scope = MutableMapping[str, Any]
@@ -336,7 +336,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         for name, value in (
             *rendered.headers,
             (b"content-length", b"%d" % len(rendered.body)),
-            (b"x-request-id", request_id.encode("ascii")),
+            *id_headers(request_id, path),
             (b"connection", b"close"),
         ):
             lines += (name, b": ", value, b"\r\n")

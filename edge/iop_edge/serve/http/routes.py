@@ -10,7 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from iop_edge.serve.http.errors import JSON, FaultRenderer, render_fault, request_id_of
+from iop_edge.serve.http.errors import (
+    JSON,
+    FaultRenderer,
+    id_headers,
+    render_fault,
+    request_id_of,
+)
 from iop_edge.serve.http.listener import origin_of
 from iop_edge.serve.http.protocol import Receive, Scope, Send
 from iop_shared import logs
@@ -83,7 +89,7 @@ class Request:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, (b"x-request-id", self.request_id.encode("ascii"))],
+                "headers": [*headers, *id_headers(self.request_id, self.path)],
             }
         )
 
