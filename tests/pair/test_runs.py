@@ -574,3 +574,24 @@ async def test_an_attempt_that_ends_without_an_answer_is_our_own_fault(make_worl
         with pytest.raises(Fault) as caught:
             await world.ask()
     assert caught.value.code is Code.INTERNAL
+
+
+@pytest.mark.req("POOL-6", "OPS-3")
+async def test_a_run_that_still_waits_at_the_drain_deadline_is_told_so(make_world: Make) -> None:
+    world = make_world(config_of(1))
+
+    async def endless(attempt: Attempt, out: Responder) -> None:
+        await asyncio.Event().wait()
+
+    await world.join("n0", endless)
+    running, waiting = asyncio.create_task(world.ask()), asyncio.create_task(world.ask())
+    async with asyncio.timeout(5):
+        while world.dispatcher.queue_status().pending != 1:
+            await asyncio.sleep(0)
+        assert await world.runs.drained(0.01) == 2
+        for task in (running, waiting):
+            with pytest.raises(Fault) as caught:
+                await task
+            assert caught.value.code is Code.DRAIN_DEADLINE
+    assert world.in_flight == 0
+    assert world.dispatcher.queue_status().pending == 0

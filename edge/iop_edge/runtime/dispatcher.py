@@ -126,6 +126,14 @@ class Dispatcher:
         """Refuse every new run with `draining` from now on; those that wait or run go on."""
         self._carry_out(self._pool.drain(self._clock()))
 
+    def cut_waiting(self, fault: Fault) -> None:
+        """End every wait in the queue with this fault: the drain's deadline has passed."""
+        for run_id in list(self._waiting):
+            self._carry_out(self._pool.cancel(run_id, self._clock()))
+            future = self._waiting.pop(run_id, None)
+            if future is not None and not future.done():
+                future.set_exception(fault)
+
     def close(self) -> None:
         """Stop the timer. For the end of the process."""
         if self._timer is not None:

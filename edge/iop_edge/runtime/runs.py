@@ -88,8 +88,10 @@ class RunService:
             await asyncio.wait_for(self._idle.wait(), deadline_s)
         except TimeoutError:
             cut = len(self._active)
+            fault = Fault(Code.DRAIN_DEADLINE, "the edge stopped before this run had ended")
             for run in list(self._active):
-                run.cut(Fault(Code.DRAIN_DEADLINE, "the edge stopped before this run had ended"))
+                run.cut(fault)
+            self._dispatcher.cut_waiting(fault)
             return cut
         return 0
 
