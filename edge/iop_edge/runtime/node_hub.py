@@ -164,12 +164,16 @@ class NodeHub:
             session.dropped["late"] += 1
             return
         generation = Generation(answer.generation)
+        if not 0 < generation <= (node.sent or 0):
+            # It answers what this session was never sent.
+            session.dropped["unasked"] += 1
+            return
         node.effective = Generation(answer.effective_generation) or None
         if answer.is_acknowledged:
             node.acknowledged = generation
             if generation == node.desired:
                 node.last_failure = None
-            if not node.takes_runs:
+            if not node.takes_runs and not session.is_leaving:
                 node.takes_runs = True
                 _log.info("node_connected", node_id=node.node_id, generation=generation)
                 self._pool.node_connected(node.node_id)
@@ -199,23 +203,27 @@ class NodeHub:
         self._hear_health(node, report)
 
     def _hear_health(self, node: NodeState, report: NodeReport) -> None:
-        """A report names every provider that is worse than healthy; all others are healthy."""
-        heard = {ProviderId(entry.provider_id): entry for entry in report.health}
-        for provider_id in sorted(node.lowered - heard.keys()):
+        """A report names every provider that is worse than healthy; all others are healthy. Only
+        what changed is told on: a report comes with every change of anything."""
+        heard = {
+            ProviderId(entry.provider_id): (cast(Health, entry.health), entry.reason)
+            for entry in report.health
+            if entry.health in _LOWERED
+        }
+        for provider_id in sorted(node.lowered.keys() - heard.keys()):
             _log.info("provider_recovered", node_id=node.node_id, provider_id=provider_id)
             self._pool.probed_health(Resource(node.node_id, provider_id), "healthy")
-        for provider_id, entry in heard.items():
-            if entry.health in _LOWERED:
+        for provider_id, (health, reason) in heard.items():
+            if node.lowered.get(provider_id) != health:
                 _log.warning(
                     "provider_lowered",
                     node_id=node.node_id,
                     provider_id=provider_id,
-                    health=entry.health,
-                    reason=entry.reason,
+                    health=health,
+                    reason=reason,
                 )
-                health = cast(Health, entry.health)
                 self._pool.probed_health(Resource(node.node_id, provider_id), health)
-        node.lowered = set(heard)
+        node.lowered = {provider_id: health for provider_id, (health, _) in heard.items()}
 
     def on_leaving(self, session: NodeSession, reason: str) -> None:
         node = self._nodes[session.node_id]
@@ -233,13 +241,13 @@ class NodeHub:
         node.refused = None
         node.draining = ()
         node.report_runs = 0
-        node.lowered = set()
         for pending in node.pending.values():
             pending.cancel()
         node.pending.clear()
         _log.warning("node_lost", node_id=node.node_id, session=session.epoch, reason=reason)
-        if node.takes_runs:
+        if node.takes_runs or node.lowered:
             node.takes_runs = False
+            node.lowered = {}
             self._pool.node_lost(node.node_id)
 
     # ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Protocol
 
 from iop.runtime_pb2 import (
+    AttemptEnd,
     AttemptOpen,
     Cancel,
     Credit,
@@ -73,6 +74,8 @@ class NodeSession:
         self.epoch = epoch
         self.instance_id = hello.instance_id
         self.node_version = hello.version
+        self.is_leaving = False
+        """The node has said goodbye: it takes no new attempts."""
         self.dropped: Counter[str] = Counter()
         """Frames that were counted and ignored, by reason."""
         self._events = events
@@ -244,44 +247,28 @@ class NodeSession:
     # ------------------------------------------------------------------------------------------
 
     def _receive(self, frame: NodeFrame) -> None:
-        kind = frame.WhichOneof("frame")
-        match kind:
+        match frame.WhichOneof("frame"):
             case "response_chunk":
                 chunk = frame.response_chunk
-                attempt = self._attempts.get(chunk.attempt_id)
-                if attempt is not None:
+                if (attempt := self._attempt(chunk.attempt_id)) is not None:
                     attempt.on_chunk(chunk.content)
-                else:
-                    self.dropped["late"] += 1
             case "response_head":
-                attempt = self._attempts.get(frame.response_head.attempt_id)
-                if attempt is not None:
-                    attempt.on_head(frame.response_head)
+                head = frame.response_head
+                if (attempt := self._attempt(head.attempt_id)) is not None:
+                    attempt.on_head(head)
             case "run_event":
-                attempt = self._attempts.get(frame.run_event.attempt_id)
-                if attempt is not None:
-                    attempt.on_event(frame.run_event, event_cost(frame.ByteSize()))
-                else:
-                    self.dropped["late"] += 1
+                event = frame.run_event
+                if (attempt := self._attempt(event.attempt_id)) is not None:
+                    attempt.on_event(event, event_cost(frame.ByteSize()))
             case "attempt_end":
-                end = frame.attempt_end
-                attempt = self._attempts.pop(end.attempt_id, None)
-                if attempt is not None:
-                    self._outbox.drop(end.attempt_id)
-                    if end.HasField("fault"):
-                        if end.fault.upstream_may_have_started:
-                            attempt.on_started()
-                        attempt.on_end(_fault(end.fault.code, end.fault.message))
-                    else:
-                        attempt.on_end(None)
+                self._end(frame.attempt_end)
             case "upstream_started":
-                attempt = self._attempts.get(frame.upstream_started.attempt_id)
-                if attempt is not None:
+                if (attempt := self._attempt(frame.upstream_started.attempt_id)) is not None:
                     attempt.on_started()
             case "credit":
-                attempt = self._attempts.get(frame.credit.attempt_id)
-                if attempt is not None:
-                    attempt.on_credit(frame.credit.window_bytes)
+                credit = frame.credit
+                if (attempt := self._attempt(credit.attempt_id)) is not None:
+                    attempt.on_credit(credit.window_bytes)
             case "heartbeat":
                 if not frame.heartbeat.is_answer:
                     self._control(
@@ -297,9 +284,31 @@ class NodeSession:
                 self._handshake.receive(Kind.GREETING)
             case "goodbye":
                 self._handshake.receive(Kind.GOODBYE)
+                self.is_leaving = True
                 self._events.on_leaving(self, frame.goodbye.reason)
             case _:
                 self.dropped["unknown"] += 1
+
+    def _attempt(self, attempt_id: int) -> Attempt | None:
+        """The attempt that a frame names; a frame that names none that is open is counted."""
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None:
+            was_opened = 0 < attempt_id <= self._last_attempt_id
+            self.dropped["late" if was_opened else "never_opened"] += 1
+        return attempt
+
+    def _end(self, end: AttemptEnd) -> None:
+        attempt = self._attempt(end.attempt_id)
+        if attempt is None:
+            return
+        del self._attempts[end.attempt_id]
+        self._outbox.drop(end.attempt_id)
+        if not end.HasField("fault"):
+            attempt.on_end(None)
+            return
+        if end.fault.upstream_may_have_started:
+            attempt.on_started()
+        attempt.on_end(_fault(end.fault.code, end.fault.message))
 
     def _control(self, frame: EdgeFrame) -> None:
         self._outbox.control(frame)

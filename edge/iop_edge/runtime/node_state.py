@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from iop.runtime_pb2 import NodeConfigAnswer, NodeConfigPayload
+from iop_edge.config.effective import Health
 from iop_edge.runtime.node_session import NodeSession
 from iop_shared.ids import Generation, NodeId, ProviderId
 
@@ -70,7 +71,7 @@ class NodeState:
         self.takes_runs = False
         self.refused: Generation | None = None
         self.pending: dict[Generation, asyncio.Future[NodeConfigAnswer]] = {}
-        self.lowered: set[ProviderId] = set()
+        self.lowered: dict[ProviderId, Health] = {}
         self.report_runs = 0
         self.draining: tuple[tuple[Generation, int, int], ...] = ()
         self.dropped: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from iop.runtime_pb2 import Header, NodeFrame, ResponseHead, RunEvent, UpstreamStarted
@@ -21,22 +21,30 @@ from iop_node.adapters.base import (
     Usage,
 )
 from iop_node.adapters.base import RunEvent as AdapterEvent
-from iop_shared.session.flow import ReceiveWindow, SendWindow, event_cost
+from iop_shared.errors import Code, Fault
+from iop_shared.session.flow import (
+    MAX_EVENT_COST_BYTES,
+    ReceiveWindow,
+    SendWindow,
+    event_cost,
+)
+
+MAX_DELTA_CHARS = 4096
+"""A longer delta is cut into several, so that one message never holds more of a run than a
+window pays for. A character takes up to four bytes."""
 
 
 class ResponseLink(Protocol):
     """What an attempt needs of the session that carries it."""
 
-    def send_frame(self, attempt_id: int, frame: NodeFrame) -> None: ...
+    def send_frame(self, attempt_id: int, frame: NodeFrame, weight: int = ...) -> None: ...
     def send_body(self, attempt_id: int, content: bytes) -> None: ...
     def send_credit(self, attempt_id: int, size: int) -> None: ...
 
 
 class RequestBody:
-    """A long request body, in pieces, as an async iterator. One reader only.
-
-    Ends early with EOFError when the session does.
-    """
+    """A long request body, in pieces, as an async iterator. One reader only, which is cancelled
+    where the session ends first."""
 
     def __init__(self, link: ResponseLink, attempt_id: int, window: ReceiveWindow) -> None:
         self._link = link
@@ -117,11 +125,25 @@ class AttemptResponder:
             content = content[allowed:]
 
     async def event(self, event: AdapterEvent) -> None:
-        frame = NodeFrame(run_event=_run_event(self._attempt_id, event))
-        cost = event_cost(frame.ByteSize())
-        while not self._window.spend_whole(cost):
-            await self._credit()
-        self._link.send_frame(self._attempt_id, frame)
+        """Raises Fault(upstream_invalid) for an event that cannot be cut and is too long."""
+        for piece in _pieces(event):
+            try:
+                frame = NodeFrame(run_event=_run_event(self._attempt_id, piece))
+            except ValueError:
+                raise Fault(
+                    Code.UPSTREAM_INVALID,
+                    "the upstream sent a number or a text that is out of every bound",
+                ) from None
+            size = frame.ByteSize()
+            if size > 2 * MAX_EVENT_COST_BYTES:
+                raise Fault(
+                    Code.UPSTREAM_INVALID,
+                    f"the upstream sent a part of a tool call that is {size} bytes long",
+                )
+            cost = event_cost(size)
+            while not self._window.spend_whole(cost):
+                await self._credit()
+            self._link.send_frame(self._attempt_id, frame, cost)
 
     async def _credit(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -129,6 +151,27 @@ class AttemptResponder:
             await self._waiter
         finally:
             self._waiter = None
+
+
+def _pieces(event: AdapterEvent) -> Iterator[AdapterEvent]:
+    """The same event in pieces of which none is too long for a message."""
+    match event:
+        case TextDelta() | ReasoningDelta() if len(event.text) > MAX_DELTA_CHARS:
+            for start in range(0, len(event.text), MAX_DELTA_CHARS):
+                yield type(event)(event.text[start : start + MAX_DELTA_CHARS])
+        case ToolCallDelta() if len(event.arguments_json) > MAX_DELTA_CHARS:
+            whole = event.arguments_json
+            yield ToolCallDelta(
+                index=event.index,
+                id=event.id,
+                name=event.name,
+                arguments_json=whole[:MAX_DELTA_CHARS],
+            )
+            for start in range(MAX_DELTA_CHARS, len(whole), MAX_DELTA_CHARS):
+                piece = whole[start : start + MAX_DELTA_CHARS]
+                yield ToolCallDelta(index=event.index, arguments_json=piece)
+        case _:
+            yield event
 
 
 def _run_event(attempt_id: int, event: AdapterEvent) -> RunEvent:

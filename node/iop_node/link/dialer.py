@@ -23,10 +23,14 @@ from iop_node.link.refusal import meaning_of
 from iop_node.link.session import NodePorts, NodeSessionEnd
 from iop_shared import logs
 from iop_shared.session.flow import WindowBudget
-from iop_shared.session.handshake import SPOKEN
+from iop_shared.session.handshake import SPOKEN, ProtocolError
 from iop_shared.wire import AUTHORIZATION, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, node_batch
 
 WELCOME_TIMEOUT_S = 15.0
+
+SETTLED_AFTER_S = 10.0
+"""A session that lasted so long was a success: the next delay is the first one again. One that is
+lost as soon as it is made must not be dialled again and again without a pause."""
 
 _log = logs.get("link")
 
@@ -70,6 +74,7 @@ class Dialer:
         self._last_epoch = 0
         self._is_draining = asyncio.Event()
         self._dropped: Counter[str] = Counter()
+        self._greeting: asyncio.Timeout | None = None
         self.session: NodeSessionEnd | None = None
 
     def __repr__(self) -> str:
@@ -96,6 +101,9 @@ class Dialer:
         self._is_draining.set()
         session = self.session
         if session is None:
+            if self._greeting is not None:
+                # Nobody is waited for who is not there yet.
+                self._greeting.reschedule(asyncio.get_running_loop().time())
             return True
         ended = await session.drain("draining", deadline_s)
         session.close("drained" if ended else "drain deadline")
@@ -128,16 +136,22 @@ class Dialer:
             except BaseException:
                 call.cancel()
                 raise
-            session = NodeSessionEnd(welcome, self._ports, self._budget)
+            try:
+                session = NodeSessionEnd(welcome, self._ports, self._budget)
+            except ProtocolError as error:
+                call.cancel()
+                raise SessionLost(f"protocol_error: {error}") from None
+            joined_at = asyncio.get_running_loop().time()
             self._last_boot_id, self._last_epoch = session.boot_id, session.epoch
             self.session = session
             _log.info("edge_joined", node_id=session.node_id, session=session.epoch)
-            self._backoff.reset()
             try:
                 await self._exchange(call, session)
             finally:
                 self.session = None
                 session.close("the stream ended")
+                if asyncio.get_running_loop().time() - joined_at >= SETTLED_AFTER_S:
+                    self._backoff.reset()
                 self._dropped += session.dropped
                 call.cancel()
 
@@ -152,13 +166,15 @@ class Dialer:
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
         try:
-            async with asyncio.timeout(WELCOME_TIMEOUT_S):
+            async with asyncio.timeout(WELCOME_TIMEOUT_S) as self._greeting:
                 # A refusal is told by the status of the call, which a failed write only hints at.
                 with suppress(asyncio.InvalidStateError):
                     await call.write(node_batch(0, [NodeFrame(hello=hello)]))
                 first: Any = await call.read()
         except TimeoutError:
             raise SessionLost(f"no welcome from {self._address} in time") from None
+        finally:
+            self._greeting = None
         if not isinstance(first, EdgeBatch):
             raise SessionLost(f"{await call.code()}: {await call.details()}")
         if not first.frames or not first.frames[0].HasField("welcome"):
@@ -166,11 +182,14 @@ class Dialer:
         return first.frames[0].welcome
 
     async def _exchange(self, call: _Call, session: NodeSessionEnd) -> None:
-        """Both directions, until either ends."""
+        """Both directions, until either or the session itself ends."""
         reader = asyncio.create_task(_read(call, session))
         writer = asyncio.create_task(_write(call, session))
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            # A session that ends by silence finds a writer that waits for the transport.
+            await asyncio.wait(
+                (reader, writer, session.closed), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             session.close("the stream ended")
             # What was said last (a goodbye, the end of the last attempt) is still written.

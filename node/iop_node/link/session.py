@@ -34,10 +34,17 @@ from iop_node.link.envelope import attempt_of
 from iop_node.runtime.router import Attempt
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
-from iop_shared.session.flow import FlowViolation, ReceiveWindow, SendWindow, WindowBudget
-from iop_shared.session.handshake import Handshake, Kind, ProtocolError
+from iop_shared.session.flow import (
+    CREDIT_LIMIT_BYTES,
+    MAX_EVENT_COST_BYTES,
+    FlowViolation,
+    ReceiveWindow,
+    SendWindow,
+    WindowBudget,
+)
+from iop_shared.session.handshake import SPOKEN, Handshake, Kind, ProtocolError
 from iop_shared.session.liveness import Liveness
-from iop_shared.session.outbox import Outbox
+from iop_shared.session.outbox import FRAME_WEIGHT_BYTES, Outbox
 from iop_shared.wire import node_batch
 
 _log = logs.get("link")
@@ -73,9 +80,13 @@ class _Running:
 
 
 class NodeSessionEnd:
-    """Created from the edge's welcome; open until `close`."""
+    """Created from the edge's welcome; open until `close`.
+
+    Raises ProtocolError for a welcome that no session can be held by.
+    """
 
     def __init__(self, welcome: Welcome, ports: NodePorts, budget: WindowBudget) -> None:
+        _require_sane(welcome)
         self.epoch = welcome.session_epoch
         self.boot_id = welcome.boot_id
         self.node_id = welcome.node_id
@@ -101,6 +112,8 @@ class NodeSessionEnd:
         self._reported = NodeReport()
         self._heartbeats = 0
         self._closed_because: str | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        """Done once the session is over."""
         self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
         self._apply(welcome.payload, is_welcome=True)
 
@@ -138,8 +151,10 @@ class NodeSessionEnd:
 
     # -- ResponseLink --------------------------------------------------------------------------
 
-    def send_frame(self, attempt_id: int, frame: NodeFrame) -> None:
-        self._outbox.frame(attempt_id, frame)
+    def send_frame(
+        self, attempt_id: int, frame: NodeFrame, weight: int = FRAME_WEIGHT_BYTES
+    ) -> None:
+        self._outbox.frame(attempt_id, frame, weight)
         self._wake()
 
     def send_body(self, attempt_id: int, content: bytes) -> None:
@@ -177,7 +192,9 @@ class NodeSessionEnd:
             for frame in batch.frames:
                 self._receive(frame)
         except (ProtocolError, FlowViolation) as error:
-            self.close(f"protocol_error: {error}")
+            reason = f"protocol_error: {error}"
+            self._control(NodeFrame(goodbye=Goodbye(reason=reason)))
+            self.close(reason)
 
     def close(self, reason: str) -> None:
         """The session is over: every attempt is cancelled. Idempotent."""
@@ -190,6 +207,7 @@ class NodeSessionEnd:
             if running.task is not None:
                 running.task.cancel()
         self._wake()
+        self.closed.set_result(None)
         self._ports.connected(False)
 
     # ------------------------------------------------------------------------------------------
@@ -202,6 +220,8 @@ class NodeSessionEnd:
                 running = self._running.get(frame.credit.attempt_id)
                 if running is not None:
                     running.responder.on_credit(frame.credit.window_bytes)
+                else:
+                    self.dropped["late"] += 1
             case "request_chunk":
                 chunk = frame.request_chunk
                 running = self._running.get(chunk.attempt_id)
@@ -210,10 +230,7 @@ class NodeSessionEnd:
                 else:
                     running.body.on_chunk(chunk.content, chunk.last)
             case "cancel":
-                running = self._running.pop(frame.cancel.attempt_id, None)
-                if running is not None and running.task is not None:
-                    running.task.cancel()
-                self._outbox.drop(frame.cancel.attempt_id)
+                self._cancel(frame.cancel.attempt_id)
             case "heartbeat":
                 if not frame.heartbeat.is_answer:
                     self._control(
@@ -244,6 +261,14 @@ class NodeSessionEnd:
         self._idle.clear()
         running.task = self._loop.create_task(self._run(opening, running))
         running.task.add_done_callback(lambda _: self._ended(attempt_id, running))
+
+    def _cancel(self, attempt_id: int) -> None:
+        running = self._running.pop(attempt_id, None)
+        if running is None:
+            self.dropped["late"] += 1
+        elif running.task is not None:
+            running.task.cancel()
+        self._outbox.drop(attempt_id)
 
     async def _run(self, opening: AttemptOpen, running: _Running) -> None:
         end = AttemptEnd(attempt_id=opening.attempt_id)
@@ -301,6 +326,24 @@ class NodeSessionEnd:
             self._control(NodeFrame(heartbeat=Heartbeat(sequence=self._heartbeats)))
             self.report()
         self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
+
+
+def _require_sane(welcome: Welcome) -> None:
+    if not SPOKEN.min <= welcome.protocol <= SPOKEN.max:
+        raise ProtocolError(
+            f"the edge wants to speak protocol {welcome.protocol}, "
+            f"this node speaks {SPOKEN.min} to {SPOKEN.max}"
+        )
+    if not 0 < welcome.heartbeat_interval_ms < welcome.silence_limit_ms:
+        raise ProtocolError(
+            f"a heartbeat every {welcome.heartbeat_interval_ms} ms needs a longer silence limit, "
+            f"not {welcome.silence_limit_ms} ms"
+        )
+    if not MAX_EVENT_COST_BYTES <= welcome.initial_window_bytes <= CREDIT_LIMIT_BYTES:
+        raise ProtocolError(
+            f"a window begins with {MAX_EVENT_COST_BYTES} to {CREDIT_LIMIT_BYTES} bytes, "
+            f"not {welcome.initial_window_bytes}"
+        )
 
 
 def _set_fault(end: AttemptEnd, fault: Fault, running: _Running) -> None:

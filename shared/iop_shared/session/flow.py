@@ -15,21 +15,27 @@ MAX_WINDOW_BYTES = 256 * 1024
 """What a window grows to for a reader that keeps up."""
 
 
+CREDIT_LIMIT_BYTES = 16 * 1024 * 1024
+"""More credit than this is a mistake of the peer's, whatever window a later version grows to."""
+
+MIN_EVENT_COST_BYTES = 64
+"""What a waiting event takes at the least, however short: a run of empty ones is bounded too."""
+
 MAX_EVENT_COST_BYTES = 16 * 1024
 
 
 def event_cost(frame_bytes: int) -> int:
-    """What a frame that cannot be cut costs in credit: its size, up to a bound that every window
-    can pay. Both ends reckon it alike."""
-    return min(frame_bytes, MAX_EVENT_COST_BYTES)
+    """What a frame that cannot be cut costs in credit: its size, within bounds that memory is
+    worth and that every window can pay. Both ends reckon it alike."""
+    return max(MIN_EVENT_COST_BYTES, min(frame_bytes, MAX_EVENT_COST_BYTES))
 
 
 class FlowViolation(Exception):
-    """The peer sent more than it had credit for: a protocol error, the session cannot go on."""
+    """The peer broke the credit rules: a protocol error, the session cannot go on."""
 
-    def __init__(self, received: int, allowed: int) -> None:
-        super().__init__(f"{received} bytes received with credit for {allowed}")
-        self.received = received
+    def __init__(self, what: str, actual: int, allowed: int) -> None:
+        super().__init__(f"{actual} bytes {what}, at most {allowed} are allowed")
+        self.actual = actual
         self.allowed = allowed
 
 
@@ -78,6 +84,9 @@ class SendWindow:
         return True
 
     def grant(self, size: int) -> None:
+        """The reader has taken bytes. Raises FlowViolation beyond CREDIT_LIMIT_BYTES."""
+        if self.available + size > CREDIT_LIMIT_BYTES:
+            raise FlowViolation("of credit", self.available + size, CREDIT_LIMIT_BYTES)
         self.available += size
 
 
@@ -89,10 +98,11 @@ class ReceiveWindow:
     consumed: the reader is faster than the window, so the window is what holds it up.
     """
 
-    __slots__ = ("_budget", "_consumed", "_credit", "_size", "_unread")
+    __slots__ = ("_budget", "_consumed", "_credit", "_initial", "_size", "_unread")
 
     def __init__(self, budget: WindowBudget, initial: int = INITIAL_WINDOW_BYTES) -> None:
         self._budget = budget
+        self._initial = initial
         self._size = initial
         self._credit = initial
         self._unread = 0
@@ -110,7 +120,7 @@ class ReceiveWindow:
     def received(self, size: int) -> None:
         """Bytes arrived. Raises FlowViolation beyond what was granted."""
         if size > self._credit:
-            raise FlowViolation(size, self._credit)
+            raise FlowViolation("received", size, self._credit)
         self._credit -= size
         self._unread += size
 
@@ -129,10 +139,8 @@ class ReceiveWindow:
 
     def close(self) -> None:
         """The attempt is over: what the window had grown by goes back to the budget."""
-        grown = self._size - INITIAL_WINDOW_BYTES
-        if grown > 0:
-            self._budget.give_back(grown)
-            self._size = INITIAL_WINDOW_BYTES
+        self._budget.give_back(self._size - self._initial)
+        self._size = self._initial
 
     def _grow(self) -> int:
         growth = min(self._size, MAX_WINDOW_BYTES - self._size)

@@ -44,7 +44,7 @@ def test_a_reader_that_does_not_read_returns_no_credit() -> None:
     assert window.unread_bytes == 100
     with pytest.raises(FlowViolation) as caught:
         window.received(1)
-    assert (caught.value.received, caught.value.allowed) == (1, 0)
+    assert (caught.value.actual, caught.value.allowed) == (1, 0)
 
 
 def test_a_window_grows_for_a_reader_that_keeps_up_and_only_so_far() -> None:
