@@ -76,9 +76,7 @@ class MessageStream(RunAnswer):
         if self._has_begun:
             return b""
         self._has_begun = True
-        message = _message(
-            self._model, self._run_id, [], None, {"input_tokens": 0, "output_tokens": 0}
-        )
+        message = _message(self._model, self._run_id, [], None, _usage(self._result))
         return _event("message_start", {"message": message})
 
     def _block(self, kind: str, index: int, block: dict[str, Any]) -> bytes:
@@ -157,9 +155,13 @@ def _message(
 
 
 def _usage(result: RunResult) -> dict[str, Any]:
+    """Anthropic counts what was read from a cache apart from the rest of the input."""
     tokens = result.tokens
+    counted = tokens.input_tokens if tokens else 0
+    cached = min(tokens.cached_input_tokens, counted) if tokens else 0
     return {
-        "input_tokens": tokens.input_tokens if tokens else 0,
+        "input_tokens": counted - cached,
+        "cache_read_input_tokens": cached,
         "output_tokens": tokens.output_tokens if tokens else 0,
     }
 
