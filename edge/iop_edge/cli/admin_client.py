@@ -17,6 +17,7 @@ ANSWER_TIMEOUT_S = 120.0
 """Longer than a refresh waits for its nodes."""
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_PIECE_BYTES = 65_536
 
 
 class Unreachable(Exception):
@@ -78,8 +79,10 @@ class AdminClient:
             try:
                 connection.request(method, path, body, headers)
                 with connection.getresponse() as response:
-                    is_streamed = response.headers.get_content_type() == "application/x-ndjson"
-                    documents = response if is_streamed else [response.read(MAX_ANSWER_BYTES)]
+                    if response.headers.get_content_type() == "application/x-ndjson":
+                        documents = _lines(response)
+                    else:
+                        documents = iter([response.read(MAX_ANSWER_BYTES)])
                     for document in documents:
                         yield Answer(response.status, json.loads(document))
             except ValueError as error:
@@ -115,9 +118,22 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Each line as it comes. Raises IncompleteRead where the connection broke before the end;
+    `readline` would take that for the end."""
+    waiting = b""
+    while piece := response.read1(_PIECE_BYTES):
+        *lines, waiting = (waiting + piece).split(b"\n")
+        yield from lines
+    if waiting:
+        yield waiting
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, http.client.IncompleteRead):
+        return "it went away before it had answered"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return type(error).__name__

@@ -225,6 +225,31 @@ def test_an_edge_that_is_not_there_is_said_clearly(nobody: str, arguments: tuple
         assert json.loads(ran.stdout)["error"]["code"] == "unreachable"
 
 
+@pytest.mark.req("REF-1")
+def test_an_edge_that_goes_away_between_two_nodes_is_not_reachable() -> None:
+    """Its answer breaks off between two chunks, without the one that ends it."""
+    line = msgspec.json.encode({"node": result(outcome="acknowledged").nodes[0]}) + b"\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n"
+    chunk = b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(line), line)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while b"apply" not in connection.recv(65536):
+                    pass
+                connection.sendall(head + chunk)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        ran = CliRunner().invoke(refresh, ["--admin", address])
+        thread.join()
+    assert ran.exit_code == 5
+    assert "gpu-a: acknowledged" in ran.stdout
+    assert "went away" in ran.stderr
+
+
 def test_what_answers_but_is_no_edge_is_said(edge: ScriptedEdge) -> None:
     for body in (b"<html>", b"[]", b'{"status": "applied"}', b""):
         edge.body = body
