@@ -21,13 +21,13 @@ from iop_edge.config.effective import EffectiveConfig
 from iop_edge.config.load import Loaded, load
 from iop_edge.pool.catalog import Catalog
 from iop_edge.runtime.dispatcher import Dispatcher
-from iop_edge.runtime.garbage import full_collections, settle
-from iop_edge.runtime.node_hub import NodeHub
+from iop_edge.runtime.node_hub import NodeHub, NodeView
 from iop_edge.runtime.payload import build_payloads, stamped
 from iop_edge.runtime.reloader import RefreshRequest, Reloader
 from iop_edge.runtime.runs import RunService
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.sources import read_sources
+from iop_edge.runtime.undisturbed import interpreter, settle
 from iop_edge.runtime.usage import UsageLedger
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.admin.status import edge_status
@@ -87,7 +87,7 @@ class Edge:
             budget=WindowBudget(),
         )
         self.hub.set_desired(payloads)
-        self.metrics = EdgeMetrics(self.status)
+        self.metrics = EdgeMetrics(self)
         self.ledger = UsageLedger(
             Path(config.usage.file) if config.usage.file else None, observe=self.metrics.observe
         )
@@ -104,7 +104,8 @@ class Edge:
             admission=self.dispatcher,
             read_sources=partial(read_sources, paths, fingerprint_key=fingerprint_key),
             build_catalog=Catalog.from_config,
-            undisturbed=full_collections.held,
+            observe=self.metrics.observe_refresh,
+            undisturbed=interpreter.undisturbed,
         )
         self._link = NodeLink(
             self.hub,
@@ -152,6 +153,16 @@ class Edge:
             nodes=self.hub.views(),
             pool=self.dispatcher,
         )
+
+    def node_views(self) -> Sequence[NodeView]:
+        return self.hub.views()
+
+    def active_runs(self) -> int:
+        return self.runs.active_runs
+
+    def has_model(self, name: str) -> bool:
+        catalog = self.snapshots.current.catalog
+        return name in catalog.models or name in catalog.routes
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class EdgeMetrics:
         )
         self._first_byte = Histogram(
             "iop_edge_run_first_byte_seconds",
-            "Time from a run's start to the first byte (of a stream: the first token) of its answer",
+            "Time from a run's start to the first byte of its answer; of a stream, the first token",
             run,
             buckets=_SECONDS,
             registry=registry,
