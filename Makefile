@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.setup-done
 MODEL  := $(VENV)/.model-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test check e2e artifacts proto docs lock clean
+.PHONY: help setup model demo test test-compose check e2e artifacts proto docs lock clean
 
 help: ## What can be made here
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: model ## All tests, the end-to-end ones against the real model server incl
 
 e2e: model ## Only the end-to-end tests
 	@$(BIN)/python -m pytest -q -m e2e
+
+test-compose: $(STAMP) ## Tests that build the images and drive real containers (needs a Docker engine with Compose)
+	@$(BIN)/python -m pytest -q -m compose tests/compose
 
 check: $(STAMP) ## What must be clean before anything lands: format, lint, types, floors, wire, generated files
 	@$(BIN)/ruff format --check .
