@@ -13,7 +13,6 @@ import hashlib
 import json
 import socket
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -297,23 +296,21 @@ class Rig:
     def root_url(self) -> str:
         return self.site.openai_url.removesuffix("/v1")
 
-    def records(self, *request_ids: str) -> list[dict[str, Any]]:
-        """The usage records of these requests, once every one of them has one."""
+    async def records(self, *request_ids: str) -> list[dict[str, Any]]:
+        """The usage records of these requests, once every one of them has its one."""
         file = self.site.group.folder / "usage.jsonl"
-
-        def found() -> list[dict[str, Any]]:
-            lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
-            return [line for line in lines if line["request_id"] in request_ids]
-
-        deadline = threading.Event()
-        for _ in range(500):
-            if len(records := found()) >= len(request_ids):
-                break
-            deadline.wait(0.02)  # offered for what a file shows
-        else:
-            raise AssertionError(f"no record of {set(request_ids)}: {found()}")
-        by_id = {record["request_id"]: record for record in records}
-        assert Counter(record["request_id"] for record in records).most_common(1)[0][1] == 1
+        found: list[dict[str, Any]] = []
+        async with asyncio.timeout(20):
+            while len(found) < len(request_ids):
+                await asyncio.sleep(0.02)  # offered for what a file shows
+                lines = file.read_text().split("\n")[:-1] if file.exists() else []
+                found = [
+                    record
+                    for line in lines
+                    if (record := json.loads(line))["request_id"] in request_ids
+                ]
+        by_id = {record["request_id"]: record for record in found}
+        assert len(by_id) == len(found), "a run has more than one record"
         return [by_id[request_id] for request_id in request_ids]
 
 

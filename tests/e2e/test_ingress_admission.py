@@ -201,7 +201,7 @@ async def test_one_model_is_relayed_and_translated_by_capacity_to_one_client(
         last.release()
         held[0].release()
         assert (await third).strip() == (await relayed).strip() == COMPLETION
-    records = ingress.records("both-1", "both-2", "both-3")
+    records = await ingress.records("both-1", "both-2", "both-3")
     assert [record["provider_id"] for record in records] == ["p-relays", "p-ollama", "p-ollama"]
     assert [record["usage_source"] for record in records] == ["estimated", "reported", "reported"]
     assert records[1]["output_tokens"] == len(COMPLETION.split())
@@ -235,7 +235,7 @@ async def test_a_route_and_the_fallback_lead_past_the_pool_to_adapter_and_target
             assert (await answer.json())["model"] == model
         [asked] = ingress.upstream.asked[before:]
         assert asked.model == target
-    for record in ingress.records(*request_ids):
+    for record in await ingress.records(*request_ids):
         assert record["attribution"] == {"kind": "provider", "id": attribution}
         assert (record["model"], record["target"]) == (model, target)
         assert (record["provider_id"], record["node_id"], record["end"]) == (None, "a", "completed")

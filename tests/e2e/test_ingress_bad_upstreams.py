@@ -222,7 +222,7 @@ async def test_a_refused_connection_is_tried_on_another_provider_and_nothing_els
         await chat.chat.completions.create(
             **request("bad-close"), extra_headers={"x-request-id": "stayed"}
         )
-    elsewhere, stayed = ingress.records("went-elsewhere", "stayed")
+    elsewhere, stayed = await ingress.records("went-elsewhere", "stayed")
     assert (elsewhere["attempts"], elsewhere["provider_id"]) == (2, "p-fine")
     assert (stayed["attempts"], stayed["end"]) == (1, "error:upstream_closed")
     assert len(ingress.upstream.of("bad-close")) == before + 1

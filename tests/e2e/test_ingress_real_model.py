@@ -330,7 +330,7 @@ async def test_a_cancelled_stream_of_the_official_client_is_recorded_as_cancelle
         if said == 3:
             break
     await stream.close()
-    [record] = ingress.records("cancelled-by-client")
+    [record] = await ingress.records("cancelled-by-client")
     assert (record["end"], record["usage_source"]) == ("cancelled", "estimated")
     assert record["output_tokens"] >= 1
 
