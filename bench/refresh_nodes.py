@@ -41,9 +41,9 @@ from demo.processes import free_ports
 from iop.runtime_pb2 import NodeConfigAnswer, NodeConfigPayload, NodeReport
 from iop_edge import app
 from iop_edge.config.load import load
-from iop_edge.runtime.garbage import settle
 from iop_edge.runtime.reloader import RefreshRequest
 from iop_edge.runtime.sources import read_sources
+from iop_edge.runtime.undisturbed import settle
 from iop_node.adapters.base import Responder
 from iop_node.core.backoff import Backoff
 from iop_node.link.dialer import Dialer
@@ -151,7 +151,7 @@ async def hold(nodes: int, port: int) -> None:
 class Standstill:
     """The longest stretch between two looks of the loop since the last `take`, in CPU ms."""
 
-    PAUSE_S = 0.0005
+    PAUSE_S = 0.001  # a shorter one would be none on uvloop, and the loop would spin
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

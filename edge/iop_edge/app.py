@@ -28,7 +28,6 @@ from iop_edge.runtime.runs import RunService
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.sources import read_sources
 from iop_edge.runtime.undisturbed import interpreter, settle
-from iop_edge.runtime.undisturbed import interpreter, settle
 from iop_edge.runtime.usage import UsageLedger
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.admin.status import edge_status

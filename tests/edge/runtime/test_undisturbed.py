@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from iop_edge.runtime.garbage import FullCollections
+from iop_edge.runtime.undisturbed import SWITCH_INTERVAL_S, Interpreter
 from tests.edge.runtime.reload_rig import Edge, with_capacity
 
 
@@ -36,7 +37,7 @@ def test_no_full_collection_begins_while_they_are_held_and_young_ones_go_on(
 ) -> None:
     kept = make_containers()
     assert 2 in eager
-    with FullCollections().held():
+    with Interpreter().undisturbed():
         eager.clear()
         kept += make_containers()
         assert set(eager) == {0, 1}
@@ -45,15 +46,26 @@ def test_no_full_collection_begins_while_they_are_held_and_young_ones_go_on(
     assert 2 in eager
 
 
-def test_the_last_holder_gives_back_what_was_set() -> None:
-    usual = gc.get_threshold()
-    collections = FullCollections()
-    first, second = collections.held(), collections.held()
+def test_the_last_block_gives_back_what_was_set() -> None:
+    usual = gc.get_threshold(), sys.getswitchinterval()
+    interpreter = Interpreter()
+    first, second = interpreter.undisturbed(), interpreter.undisturbed()
     with first:
         second.__enter__()
-    assert gc.get_threshold() != usual
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S, rel=0.01)
+    assert gc.get_threshold() != usual[0]
     second.__exit__(None, None, None)
-    assert gc.get_threshold() == usual
+    assert (gc.get_threshold(), sys.getswitchinterval()) == usual
+
+
+def test_an_interval_that_is_shorter_already_is_kept() -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        with Interpreter().undisturbed():
+            assert sys.getswitchinterval() < 2 * 0.0001
+    finally:
+        sys.setswitchinterval(usual)
 
 
 @pytest.mark.req("REF-7")
