@@ -42,9 +42,13 @@ check: $(STAMP) ## What must be clean before anything lands: format, lint, types
 	@$(BIN)/buf lint proto
 	@$(BIN)/python scripts/proto.py --check
 	@$(BIN)/buf breaking proto --against '.git#ref=HEAD,subdir=proto'
+	@$(BIN)/python scripts/docs.py --check
 
 proto: $(STAMP) ## Regenerate the stubs in shared/iop from proto/
 	@$(BIN)/python scripts/proto.py
+
+docs: $(STAMP) ## Print docs/config.md, docs/refresh.md and the JSON Schema from the config's structs
+	@$(BIN)/python scripts/docs.py
 
 artifacts: $(STAMP) ## What joining nodes install, into DIR (default dist/artifacts), for bootstrap.artifact_dir
 	@$(BIN)/python scripts/artifacts.py $(or $(DIR),dist/artifacts)
