@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import yaml
 from e2e_harness import CALLER_TOKEN, PROMPT_CANARY, Config, running_site
 
@@ -281,6 +283,27 @@ async def held(asked: Asked, reader: Reader, writer: Writer) -> None:
 
 
 # -- the site --------------------------------------------------------------------------------------
+
+
+OPTIONS: dict[str, Any] = {"max_retries": 0, "timeout": 60}
+"""No retries of a client's own to hide anything; reading the system's certificates costs more than
+a test."""
+
+
+def openai_client(root_url: str, token: str = CALLER_TOKEN, **more: Any) -> openai.AsyncOpenAI:
+    http_client = openai.DefaultAsyncHttpxClient(verify=False)
+    return openai.AsyncOpenAI(
+        base_url=f"{root_url}/v1", api_key=token, http_client=http_client, **OPTIONS, **more
+    )
+
+
+def anthropic_client(
+    root_url: str, token: str = CALLER_TOKEN, **more: Any
+) -> anthropic.AsyncAnthropic:
+    http_client = anthropic.DefaultAsyncHttpxClient(verify=False)
+    return anthropic.AsyncAnthropic(
+        base_url=root_url, api_key=token, http_client=http_client, **OPTIONS, **more
+    )
 
 
 class Rig:

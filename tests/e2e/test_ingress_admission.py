@@ -11,7 +11,7 @@ import aiohttp
 import grpc
 import pytest
 from e2e_harness import CALLER_TOKEN, Edge
-from ingress_rig import COMPLETION, PROVIDER_TOKEN, Rig
+from ingress_rig import COMPLETION, PROVIDER_TOKEN, Rig, openai_client
 from openai import AsyncOpenAI
 
 from iop import runtime_pb2, runtime_pb2_grpc
@@ -181,9 +181,7 @@ async def test_one_model_is_relayed_and_translated_by_capacity_to_one_client(
         stream = await client.chat.completions.create(**request, extra_headers=headers)
         return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
 
-    async with AsyncOpenAI(
-        base_url=ingress.site.openai_url, api_key=CALLER_TOKEN, max_retries=0, timeout=20
-    ) as client:
+    async with openai_client(ingress.root_url) as client:
         relayed = asyncio.create_task(listen(client, "both-1"))
         await upstream.until_asked(already + 1, "held")
         translated = asyncio.create_task(listen(client, "both-2"))

@@ -9,8 +9,8 @@ import anthropic
 import openai
 import pytest
 from anthropic import AsyncAnthropic
-from e2e_harness import CALLER_TOKEN, PROMPT_CANARY, RawCall
-from ingress_rig import COMPLETION, Rig
+from e2e_harness import PROMPT_CANARY, RawCall
+from ingress_rig import COMPLETION, Rig, anthropic_client, openai_client
 from ingress_scripts import ODD_TEXT
 from openai import AsyncOpenAI
 
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 async def chat(ingress: Rig) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(
-        base_url=ingress.site.openai_url, api_key=CALLER_TOKEN, max_retries=0, timeout=20
-    ) as client:
+    async with openai_client(ingress.root_url) as client:
         yield client
         # Five failures in a row would cool the upstream down for whoever comes next.
         await client.chat.completions.create(**request("bad-but-fine"))
@@ -29,9 +27,7 @@ async def chat(ingress: Rig) -> AsyncIterator[AsyncOpenAI]:
 
 @pytest.fixture
 async def claude(ingress: Rig) -> AsyncIterator[AsyncAnthropic]:
-    async with AsyncAnthropic(
-        base_url=ingress.root_url, api_key=CALLER_TOKEN, max_retries=0, timeout=20
-    ) as client:
+    async with anthropic_client(ingress.root_url) as client:
         yield client
         await client.messages.create(**request("claude-bad-but-fine"))
 
@@ -159,13 +155,12 @@ KINDS: dict[int, type[openai.APIStatusError]] = {
 
 
 @pytest.mark.req("OAI-5")
-@pytest.mark.parametrize("form", ["openai", "anthropic", "html"])
 @pytest.mark.parametrize("status", [429, 503, 529, 500, 400, 401])
 async def test_an_upstreams_own_error_keeps_its_status_and_retry_after_in_both_dialects(
-    chat: AsyncOpenAI, claude: AsyncAnthropic, status: int, form: str
+    chat: AsyncOpenAI, claude: AsyncAnthropic, status: int
 ) -> None:
-    model = f"bad-{status}-{form}"
-    for is_stream in (False, True):
+    for form, is_stream in (("openai", True), ("anthropic", False), ("html", True)):
+        model = f"bad-{status}-{form}"
         with pytest.raises(KINDS[status]) as raised:
             await chat.chat.completions.create(**request(model, stream=is_stream))
         assert raised.value.status_code == (503 if status == 529 else status)

