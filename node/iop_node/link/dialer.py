@@ -28,6 +28,9 @@ from iop_shared.wire import AUTHORIZATION, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, n
 
 WELCOME_TIMEOUT_S = 15.0
 
+PARTING_TIMEOUT_S = 2.0
+"""How long the last words of a session may take in each direction."""
+
 SETTLED_AFTER_S = 10.0
 """A session that lasted so long was a success: the next delay is the first one again. One that is
 lost as soon as it is made must not be dialled again and again without a pause."""
@@ -194,7 +197,11 @@ class Dialer:
             session.close("the stream ended")
             # What was said last (a goodbye, the end of the last attempt) is still written.
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(writer), 1.0)
+                await asyncio.wait_for(asyncio.shield(writer), PARTING_TIMEOUT_S)
+            if writer.done():
+                # Cancelling the call resets the stream, and the edge drops what it has not read
+                # yet. It ends the call itself once it has read all.
+                await asyncio.wait((reader,), timeout=PARTING_TIMEOUT_S)
             for task in (reader, writer):
                 task.cancel()
             await asyncio.wait((reader, writer))
