@@ -169,7 +169,7 @@ async def _windows(
                 windows.append(load.window)
                 ends_at = time.perf_counter() + WINDOW_S
                 for number in range(REFRESHES if has_refreshes else 0):
-                    site.config.write_text(candidates[(number + 1) % 2])
+                    site.config.write_text(candidates[(len(applies) + 1) % 2])
                     applies.append(await _apply(admin))
                     due = ends_at - WINDOW_S * (1 - (number + 1) / REFRESHES)
                     await asyncio.sleep(max(0.0, due - time.perf_counter()))
