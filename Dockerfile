@@ -54,13 +54,13 @@ COPY --from=build /opt/iop /opt/iop
 FROM runtime AS edge
 LABEL org.opencontainers.image.title="IOP edge"
 ENV IOP_EDGE_CONFIG=/etc/iop/edge.yaml
-HEALTHCHECK --interval=5s --timeout=5s --start-period=20s --retries=3 CMD ["iop-edge", "health"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["iop-edge", "health"]
 ENTRYPOINT ["iop-edge"]
 CMD ["serve"]
 
 FROM runtime AS node
 LABEL org.opencontainers.image.title="IOP node"
-HEALTHCHECK --interval=5s --timeout=5s --start-period=20s --retries=3 CMD ["iop-node", "health"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["iop-node", "health"]
 ENTRYPOINT ["iop-node"]
 CMD ["run"]
 
@@ -75,6 +75,6 @@ USER 65532:65532
 COPY --from=model-build /opt/iop /opt/iop
 COPY demo/ /opt/demo/demo/
 WORKDIR /opt/demo
-HEALTHCHECK --interval=5s --timeout=5s --start-period=60s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["python", "-m", "demo.model_server", "--stay", "--host", "0.0.0.0", "--port", "8000"]

@@ -9,7 +9,7 @@ MODEL  := $(VENV)/.model-done
 .PHONY: help setup model demo test test-compose check e2e artifacts proto docs lock clean
 
 help: ## What can be made here
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv/ with the two commands and everything the tests need
 

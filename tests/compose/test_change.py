@@ -117,3 +117,26 @@ async def test_everything_stops_within_its_grace_and_what_runs_is_finished(
         "edge_drained",
         "edge_stopped",
     ]
+
+
+@pytest.mark.req("OPS-2", "OPS-3")
+@pytest.mark.parametrize("service", WORKERS)
+async def test_a_second_signal_ends_the_first_process_of_a_container_at_once(
+    site: Site, upstream: Upstream, service: str
+) -> None:
+    tag = f"twice-{service}"
+    await upstream.plan(tag, hold_after=1)
+    streams = [asyncio.create_task(site.ask(prompt(tag))) for _ in NODES]
+    await upstream.seen(tag, "held", count=2)
+    site.compose("kill", "--signal", "TERM", service)
+    draining = "edge_draining" if service == "edge" else "node_draining"
+    async with asyncio.timeout(SLACK_S):
+        while not any(event["event"] == draining for event in site.events(service)[-5:]):
+            await asyncio.sleep(0.05)  # offered for what the log shows
+    site.compose("kill", "--signal", "TERM", service)
+    async with asyncio.timeout(SLACK_S):
+        while site.inspect(service, ".State.Running"):
+            await asyncio.sleep(0.05)  # offered for what the engine shows
+    assert site.inspect(service, ".State.ExitCode") == 7
+    await upstream.release(tag)
+    await asyncio.gather(*streams)

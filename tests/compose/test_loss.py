@@ -88,10 +88,10 @@ async def test_a_node_that_is_cut_off_is_missed_in_time_and_comes_back_by_itself
         )
         assert in_flight(status) == 1
         assert await streams["a"] == begun("cut-off", "error:node_lost")
-        await upstream.release("cut-off")
-        assert await streams["b"] == whole(prompt("cut-off"), TOKENS)
         # The node has noticed as well, and what it ran for the edge has been ended.
         await upstream.seen("cut-off", "closed", within_s=SILENCE_S + 10)
+        await upstream.release("cut-off")
+        assert await streams["b"] == whole(prompt("cut-off"), TOKENS)
         for _ in range(3):
             assert await site.ask(prompt("without")) == whole(prompt("without"), TOKENS)
     finally:
