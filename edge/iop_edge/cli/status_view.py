@@ -18,6 +18,9 @@ from iop_edge.serve.admin.shapes import EdgeStatus, ModelStatus, NodeStatus, Pro
 BAR_CELLS = 16
 """A bar is this long at most; up to here every slot has a cell of its own."""
 
+REMARKS = 4
+"""Of one kind. A status that says more is asked for as JSON."""
+
 _GOOD, _WARN, _BAD, _QUIET = "green", "yellow", "red", "bright_black"
 
 _MARKS = {
@@ -115,19 +118,26 @@ def _remarks(edge: EdgeStatus) -> Iterator[Text]:
         yield Text("no nodes are configured", style=_WARN)
     if not edge.models:
         yield Text("no models are configured", style=_WARN)
-    for path in edge.pending_restart_paths:
-        yield Text(f"restart needed for {path}", style=_WARN)
+    yield from _first([f"restart needed for {one}" for one in edge.pending_restart_paths], _WARN)
     if edge.last_error is not None:
         yield Text(f"the last apply was rejected ({edge.last_error.at:%Y-%m-%d %H:%M:%S})", _BAD)
-        for error in edge.last_error.errors[:5]:
-            place = error.path or error.file or ""
-            yield Text(f"  {error.code}: {place}: {error.message}", _BAD)
+        errors = edge.last_error.errors
+        yield from _first(
+            [f"  {one.code}: {one.path or one.file or ''}: {one.message}" for one in errors], _BAD
+        )
+
+
+def _first(remarks: Sequence[str], style: str) -> Iterator[Text]:
+    """Some of many, and how many more there are."""
+    for remark in remarks[:REMARKS]:
+        yield Text(remark, style=style)
+    if len(remarks) > REMARKS:
+        yield Text(f"… and {len(remarks) - REMARKS} more of these", style=style)
 
 
 def _failures(edge: EdgeStatus) -> Iterator[Text]:
-    for node in edge.nodes:
-        if node.last_failure:
-            yield Text(f"{node.node_id}: {node.last_failure}", style=_BAD)
+    failed = [f"{node.node_id}: {node.last_failure}" for node in edge.nodes if node.last_failure]
+    return _first(failed, _BAD)
 
 
 def _node(node: NodeStatus) -> _Row:

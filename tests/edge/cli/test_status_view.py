@@ -117,6 +117,17 @@ def test_it_fits_the_screen_and_leaves_out_what_is_quiet(height: int) -> None:
         assert all(f"p{number:04}" in text for number in (99, 199, 299, 399))
 
 
+def test_a_thousand_failures_leave_room_for_the_rest() -> None:
+    failing = tuple(structs.replace(one, last_failure="no_ca: missing") for one in many(1000).nodes)
+    paths = tuple(f"nodes[n{number}].alias" for number in range(1000))
+    edge = structs.replace(many(1000), nodes=failing, pending_restart_paths=paths)
+    lines = shown(edge, height=30)
+    assert len(lines) <= 30
+    assert sum("no_ca: missing" in line for line in lines) == 4
+    assert sum("… and 996 more of these" in line for line in lines) == 2
+    assert any(line.startswith("PROVIDER") for line in lines)
+
+
 class Script:
     """A client that gives one answer after another, and is then interrupted."""
 
