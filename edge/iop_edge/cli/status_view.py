@@ -19,7 +19,7 @@ BAR_CELLS = 16
 """A bar is this long at most; up to here every slot has a cell of its own."""
 
 REMARKS = 4
-"""Of one kind. A status that says more is asked for as JSON."""
+"""Of one kind, on a terminal."""
 
 _GOOD, _WARN, _BAD, _QUIET = "green", "yellow", "red", "bright_black"
 
@@ -110,34 +110,38 @@ def _summary(edge: EdgeStatus) -> Iterator[Text]:
     count = f" {queue.pending}/{queue.max_queue}"
     drawn = bar(queue.pending, queue.max_queue)
     yield Text.assemble(("queue ", _QUIET), drawn, count, (waits, _WARN))
-    yield from _remarks(edge)
+    yield from _remarks(edge, REMARKS)
 
 
-def _remarks(edge: EdgeStatus) -> Iterator[Text]:
+def _remarks(edge: EdgeStatus, at_most: int | None = None) -> Iterator[Text]:
     if not edge.nodes:
         yield Text("no nodes are configured", style=_WARN)
     if not edge.models:
         yield Text("no models are configured", style=_WARN)
-    yield from _first([f"restart needed for {one}" for one in edge.pending_restart_paths], _WARN)
+    yield from _first(
+        [f"restart needed for {one}" for one in edge.pending_restart_paths], _WARN, at_most
+    )
     if edge.last_error is not None:
         yield Text(f"the last apply was rejected ({edge.last_error.at:%Y-%m-%d %H:%M:%S})", _BAD)
         errors = edge.last_error.errors
         yield from _first(
-            [f"  {one.code}: {one.path or one.file or ''}: {one.message}" for one in errors], _BAD
+            [f"  {one.code}: {one.path or one.file or ''}: {one.message}" for one in errors],
+            _BAD,
+            at_most,
         )
 
 
-def _first(remarks: Sequence[str], style: str) -> Iterator[Text]:
+def _first(remarks: Sequence[str], style: str, at_most: int | None) -> Iterator[Text]:
     """Some of many, and how many more there are."""
-    for remark in remarks[:REMARKS]:
+    for remark in remarks[:at_most]:
         yield Text(remark, style=style)
-    if len(remarks) > REMARKS:
-        yield Text(f"… and {len(remarks) - REMARKS} more of these", style=style)
+    if at_most is not None and len(remarks) > at_most:
+        yield Text(f"… and {len(remarks) - at_most} more of these", style=style)
 
 
 def _failures(edge: EdgeStatus) -> Iterator[Text]:
     failed = [f"{node.node_id}: {node.last_failure}" for node in edge.nodes if node.last_failure]
-    return _first(failed, _BAD)
+    return _first(failed, _BAD, REMARKS)
 
 
 def _node(node: NodeStatus) -> _Row:

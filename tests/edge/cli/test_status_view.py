@@ -12,6 +12,7 @@ from rich.console import Console
 from iop_edge.cli.admin_client import Answer, Unreachable
 from iop_edge.cli.status import EXIT_UNREACHABLE, _watch
 from iop_edge.cli.status_view import bar, screen
+from iop_edge.cli.status_view import lines as plain
 from iop_edge.serve.admin.shapes import EdgeStatus
 from iop_shared.ids import ModelId, NodeId, ProviderId
 from tests.edge.cli.test_status import BUSY, IDLE
@@ -126,6 +127,8 @@ def test_a_thousand_failures_leave_room_for_the_rest() -> None:
     assert sum("no_ca: missing" in line for line in lines) == 4
     assert sum("… and 996 more of these" in line for line in lines) == 2
     assert any(line.startswith("PROVIDER") for line in lines)
+    plain_lines = list(plain(edge))
+    assert sum(line.startswith("restart needed for") for line in plain_lines) == 1000
 
 
 class Script:
