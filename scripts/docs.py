@@ -37,7 +37,8 @@ checks every key. `iop-edge config check` finds everything that is wrong with a 
   earlier value away.
 - `${NAME}` and `${NAME:-default}` expand from the edge's environment in values; the default also
   stands for a variable that is empty, and `$${` for a literal `${`. An unquoted value that is one
-  whole reference takes its type after expansion.
+  whole reference takes its type after expansion, so a number is written `key: ${NAME}` on a line of
+  its own; between `{}` or `[]` YAML wants a reference quoted, which makes it text.
 - A secret is never written and never expanded into a file. A node token is `{env: NAME}`,
   `{file: PATH}` or `{sha256: HEX}`; a profile's `auth` value and headers that hold credentials
   (`authorization`, `proxy-authorization`, `cookie`, or any whose name holds key, token or secret)

@@ -78,7 +78,8 @@ def join_url(base_url: str, path_or_url: str) -> str:
         return path_or_url
     base = base_url.rstrip("/")
     path = "/" + path_or_url.lstrip("/")
-    if f"{path}/".find("/v1/") >= 0:
+    # A host may be called `v1`.
+    if "/v1/" in f"{path}/" and not base.endswith("://v1"):
         base = base.removesuffix("/v1").rstrip("/")
     return base + path
 

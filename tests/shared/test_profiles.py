@@ -24,6 +24,8 @@ from iop_shared.profiles import DEFAULT_PATHS, join_url
         ("http://h/v10", "/v1/models", "http://h/v10/v1/models"),
         ("http://h/av1", "/v1/models", "http://h/av1/v1/models"),
         ("http://h/v1", "/v1", "http://h/v1"),
+        ("http://v1", "/v1/models", "http://v1/v1/models"),
+        ("http://v1/v1/", "/v1/models", "http://v1/v1/models"),
         ("http://h", "https://other/v1/x?api-version=1", "https://other/v1/x?api-version=1"),
         ("http://h/v1", "HTTP://other/v1", "HTTP://other/v1"),
     ],

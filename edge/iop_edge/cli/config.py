@@ -23,7 +23,7 @@ from iop_edge.cli.config_files import (
 )
 from iop_edge.cli.main import LazyGroup
 from iop_edge.config.load import Loaded, Sources, load
-from iop_edge.config.problems import ConfigInvalid
+from iop_edge.config.problems import MAX_SHOWN, ConfigInvalid
 from iop_edge.runtime.sources import SourceMissing
 
 COMMANDS = {
@@ -55,10 +55,11 @@ def check(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> 
       2  wrong usage, or a file is not there
     """
     loaded, sources = _loaded(config_files, skip_secrets=skip_secrets, as_json=as_json)
+    warnings, omitted = loaded.warnings[:MAX_SHOWN], len(loaded.warnings[MAX_SHOWN:])
     if as_json:
-        _print_json(verdict(loaded.warnings, 0, is_valid=True))
+        _print_json(verdict(warnings, omitted, is_valid=True))
         return
-    show_problems(loaded.warnings, sources.files)
+    show_problems(warnings, sources.files, omitted=omitted)
     effective = loaded.config
     providers = sum(len(node.providers) for node in effective.nodes)
     counts = (
@@ -78,8 +79,9 @@ def check(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> 
 def show(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> None:
     """Print the effective config: defaults filled in, legacy forms normalized, secrets redacted.
 
-    The output is a config again. With --json, what only a running edge has (resolved profiles,
-    where the queue policy comes from) stands apart under `resolved`.
+    The output is a config again, save for text in `extensions` under keys that speak of a secret,
+    and queries of URLs, which are hidden. With --json, what only a running edge has (resolved
+    profiles, where the queue policy comes from) stands apart under `resolved`.
 
     \b
     Exit status
@@ -96,7 +98,8 @@ def show(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> N
     if as_json:
         _print_json(shown | {"resolved": resolved(loaded.config, queue_source=loaded.queue_source)})
         return
-    show_problems(loaded.warnings, sources.files, err=True)
+    warnings, omitted = loaded.warnings[:MAX_SHOWN], len(loaded.warnings[MAX_SHOWN:])
+    show_problems(warnings, sources.files, omitted=omitted, err=True)
     if is_promoted:
         policy = loaded.config.provider_pool
         click.echo(
@@ -136,8 +139,7 @@ def _tell(invalid: ConfigInvalid, files: Any, *, as_json: bool) -> None:
         _print_json(verdict(invalid.problems, invalid.omitted, is_valid=False))
         return
     show_problems(invalid.problems, files, omitted=invalid.omitted)
-    errors = sum(one.severity == "error" for one in invalid.problems) + invalid.omitted
-    echo(f"invalid: {_count(errors, 'problem')}", fg="red")
+    echo(f"invalid: {_count(invalid.errors, 'problem')}", fg="red")
 
 
 def _count(number: int, noun: str) -> str:

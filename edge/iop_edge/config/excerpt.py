@@ -29,7 +29,10 @@ MAX_WIDTH = 160
 
 _SMALL_NUMBER = re.compile(r"[-+]?[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 _HARMLESS_WORDS = frozenset({"", "null", "~", "true", "false", "yes", "no", "on", "off"})
-_USERINFO = re.compile(r"(?<=://)[^/\s]*@|[?].*")
+_URL_KEYS = frozenset(
+    {"advertise", "base_url", "endpoint", "listen", "operations", "otlp_endpoint", "url"}
+)
+_QUERY = re.compile(r"""[?#][^"'\s]*""")
 _KEY = re.compile(r"([a-z0-9_]+) *:(?: |$)")
 _HASHES = ("token_hash_sha256",)
 
@@ -106,7 +109,8 @@ def _masked(line: str, start: int, inside: Sequence[Span], caret: int) -> Excerp
         piece = line[begin:stop]
         if piece.startswith(("&", "!", "*")) or not _is_shown(span):
             piece = MASK
-        piece = _USERINFO.sub(MASK, piece) if "://" in piece else piece
+        elif "://" in piece or not _URL_KEYS.isdisjoint(span.steps[-2:]):
+            piece = _without_credentials(piece)
         if begin <= caret < max(stop, begin + 1):
             shown_caret = len(text) + (caret - begin if piece == line[begin:stop] else 0)
         text += piece
@@ -118,6 +122,15 @@ def _masked(line: str, start: int, inside: Sequence[Span], caret: int) -> Excerp
     if caret >= position and caret >= len(line):
         shown_caret = len(text)
     return _cropped(_printable(text).rstrip(), shown_caret)
+
+
+def _without_credentials(piece: str) -> str:
+    """The address without userinfo and query, however misshapen it is."""
+    before, at, after = piece.rpartition("@")
+    if at:
+        scheme, separator, _ = before.partition("://")
+        piece = (scheme + separator if separator else before[: before[:1] in "\"'"]) + MASK + after
+    return _QUERY.sub(MASK, piece)
 
 
 def _between(

@@ -115,7 +115,7 @@ def _read(file: SourceFile, sources: Sources, report: Report) -> Tree:
         return tree
     report.root = tree.root
     for finding in tree.findings:
-        if finding.code == "number_too_long":
+        if finding.code in ("number_too_long", "tag", "unknown_alias"):
             report.close(finding.steps)
     has_nulls = tree.has_nulls
     for reference in tree.references:

@@ -41,12 +41,14 @@ class ConfigInvalid(Exception):
     """The candidate cannot run. Nothing has changed (REF-5).
 
     `problems` holds the first 50, errors before warnings, in the order of their places; `omitted`
-    counts the rest, those included that were only counted when they were found.
+    counts the rest, those included that were only counted when they were found. `errors` counts
+    all that are no warnings, shown or not.
     """
 
     def __init__(self, problems: Iterable[Problem], *, uncollected: int = 0) -> None:
         every = tuple(problems)
         self.problems = every[:MAX_SHOWN]
+        self.errors = sum(one.severity == "error" for one in every) + uncollected
         self.omitted = len(every) - len(self.problems) + uncollected
         super().__init__(str(self))
 

@@ -105,7 +105,7 @@ class Report:
             file=place.file,
             line=place.line,
             column=place.column,
-            message=_printable(message),
+            message=printable(message),
             severity=severity,
         )
         self._keep(problem, place, is_last=is_last)
@@ -152,7 +152,7 @@ class Report:
         return tuple(one for one in self.problems() if one.severity == "warning")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with everything that could steer a terminal written as an escape."""
     if text.isprintable():
         return text

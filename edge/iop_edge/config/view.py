@@ -1,7 +1,8 @@
 """The effective config as operators see it: in the file's own shape, without secrets (CFG-23).
 
-What is shown can be written into a file and means the same. What only a running edge has, resolved
-profiles and the queue policy that legacy keys were promoted to, stands apart.
+What is shown can be written into a file and means the same, save for what is hidden in it: text
+under keys of `extensions` that speak of a secret, and queries of URLs. What only a running edge
+has, resolved profiles and the queue policy that legacy keys were promoted to, stands apart.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def _plain(value: Any) -> Any:
         case SecretRef():
             return _reference(value)
         case Struct():
-            return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+            return {name: _field(name, getattr(value, name)) for name in value.__struct_fields__}
         case Mapping():
-            return {str(name): _free(str(name), inner) for name, inner in value.items()}
+            return {str(name): _plain(inner) for name, inner in value.items()}
         case frozenset():
             return sorted(value)
         case tuple() | list():
@@ -80,17 +81,25 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _free(key: str, value: Any) -> Any:
-    """A value of a free map: hidden where its key speaks of a secret and it is text."""
+def _field(name: str, value: Any) -> Any:
+    return free("", value) if name == "extensions" else _plain(value)
+
+
+def free(key: str, value: Any, *, is_secret: bool = False) -> Any:
+    """A value of a free map: text is hidden under every key that speaks of a secret."""
+    is_secret = is_secret or _SECRET_KEY.search(key) is not None
     match value:
-        case str() if _SECRET_KEY.search(key):
-            return REDACTED
+        case str():
+            return REDACTED if is_secret else without_credentials(value)
         case Mapping():
-            return {str(name): _free(str(name), inner) for name, inner in value.items()}
+            return {
+                str(name): free(str(name), inner, is_secret=is_secret)
+                for name, inner in value.items()
+            }
         case tuple() | list():
-            return [_free(key, inner) for inner in value]
+            return [free(key, inner, is_secret=is_secret) for inner in value]
         case _:
-            return _plain(value)
+            return value
 
 
 def _without_none(mapping: dict[str, Any]) -> dict[str, Any]:
@@ -98,11 +107,9 @@ def _without_none(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reference(ref: SecretRef) -> dict[str, str]:
-    """A name or a path as it is; a digest never."""
+    """The one field that is set. None of them is a secret."""
     return {
-        name: REDACTED if name == "sha256" else value
-        for name in ref.__struct_fields__
-        if (value := getattr(ref, name)) is not None
+        name: value for name in ref.__struct_fields__ if (value := getattr(ref, name)) is not None
     }
 
 
@@ -117,7 +124,7 @@ def _profile(profile: CatalogProfile) -> dict[str, Any]:
         "auth": _without_none(_plain(profile.auth)),
         "capabilities": sorted(profile.capabilities),
         "model_mapping": dict(profile.model_mapping),
-        "extensions": _plain(profile.extensions),
+        "extensions": free("", profile.extensions),
     }
 
 

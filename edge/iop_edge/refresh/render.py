@@ -6,18 +6,14 @@ value is hidden where its key speaks of a secret. URLs are shown without userinf
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from iop_edge.config.effective import SecretRef
-from iop_edge.config.view import REDACTED, without_credentials
+from iop_edge.config.view import REDACTED, free, without_credentials
 from iop_edge.refresh.shape import Keyed, Kind, Leaf, Record, Shape, Table
-
-_SECRET_KEY = re.compile(r"auth|cookie|credential|key|passw|secret|token", re.IGNORECASE)
 
 
 def shown(shape: Shape, value: Any, *, key: str = "") -> Any:
@@ -34,7 +30,7 @@ def shown(shape: Shape, value: Any, *, key: str = "") -> Any:
         case Leaf(_, _, Kind.UNORDERED):
             return sorted((_plain(element) for element in value), key=canonical)
         case Leaf(_, _, Kind.FREE):
-            return _free(key, value)
+            return free(key, value)
         case Leaf():
             return _plain(value)
 
@@ -62,17 +58,3 @@ def _reference(reference: SecretRef) -> dict[str, str]:
     return {
         name: REDACTED if name == "sha256" else value for name, value in fields if value is not None
     }
-
-
-def _free(key: str, value: Any) -> Any:
-    match value:
-        case str() if _SECRET_KEY.search(key):
-            return REDACTED
-        case str():
-            return without_credentials(value)
-        case Mapping():
-            return {str(name): _free(str(name), value[name]) for name in sorted(value)}
-        case tuple() | list():
-            return [_free(key, element) for element in value]
-        case _:
-            return value

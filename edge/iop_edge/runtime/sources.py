@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from iop_edge.config.problems import ConfigInvalid, Problem
+from iop_edge.config.report import printable
 from iop_edge.config.sources import SecretFile, SecretUnreadable, SourceFile, Sources
 from iop_edge.config.yaml12.text import MAX_BYTES
 
@@ -71,7 +72,7 @@ def _source(path: Path) -> SourceFile:
 
 def _name(path: Path) -> str:
     """The path as text that can be printed, whatever its bytes are."""
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    return printable(str(path))
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

@@ -57,16 +57,15 @@ def test_every_typo_is_found_in_one_run_with_place_path_and_likely_key(file: Wri
     assert ran.exit_code == 1
     lines = [line for line in ran.stdout.splitlines() if line.startswith(str(path))]
     assert [line.removeprefix(f"{path}:").split(": ")[0:3] for line in lines] == [
-        ["6:9", "missing_key", "nodes[n1].providers[p1]"],
         ["11:9", "unknown_key", "nodes[n1].providers[p1].capcity"],
         ["12:9", "unknown_key", "nodes[n1].providers[p1].max-queue"],
         ["13:19", "not_a_number", "nodes[n1].providers[p1].priority"],
         ["14:5", "duplicate_key", "nodes[n1].providers"],
     ]
-    assert "`capacity`" in lines[1]
-    assert "`max_queue`" in lines[2]
-    assert "line 5" in lines[4]
-    assert ran.stdout.splitlines()[-1] == "invalid: 5 problems"
+    assert "`capacity`" in lines[0]
+    assert "`max_queue`" in lines[1]
+    assert "line 5" in lines[3]
+    assert ran.stdout.splitlines()[-1] == "invalid: 4 problems"
 
 
 @pytest.mark.req("CFG-4")
@@ -124,6 +123,28 @@ def test_fifty_are_shown_and_the_rest_is_counted(file: Write) -> None:
     document = json.loads(run("check", "--json", "--config", path).stdout)
     assert (len(document["problems"]), document["omitted"]) == (50, 4950)
     assert [one["line"] for one in document["problems"]] == list(range(1, 51))
+
+
+@pytest.mark.req("CFG-4")
+def test_warnings_past_fifty_are_counted_and_are_no_problems_of_an_invalid_config(
+    file: Write,
+) -> None:
+    models = "models:\n" + "".join(f"  - {{id: m{number}}}\n" for number in range(60))
+    valid, invalid = file(models), file(f"edge: {{nmae: x}}\n{models}", "invalid.yaml")
+    ran = run("check", "--config", valid)
+    assert (ran.exit_code, ran.stdout.splitlines()[-2]) == (0, "… and 10 more")
+    assert "… and 10 more" in run("show", "--config", valid).stderr
+    document = json.loads(run("check", "--json", "--config", valid).stdout)
+    assert (len(document["problems"]), document["omitted"]) == (50, 10)
+    ran = run("check", "--config", invalid)
+    assert ran.stdout.splitlines()[-2:] == ["… and 11 more", "invalid: 1 problem"]
+
+
+@pytest.mark.req("CFG-4")
+def test_a_file_name_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    ran = run("check", "--config", tmp_path / "e\x1b[31m.yaml")
+    assert ran.exit_code == 2
+    assert "e\\x1b[31m.yaml: file_unreadable" in ran.stdout
 
 
 @pytest.mark.req("OPS-1")

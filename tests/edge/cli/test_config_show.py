@@ -122,19 +122,44 @@ def test_a_promoted_queue_policy_is_not_written_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("SEC-1")
-def test_digests_and_credentials_in_urls_and_free_maps_are_redacted(tmp_path: Path) -> None:
+def test_credentials_in_urls_and_free_maps_are_redacted(tmp_path: Path) -> None:
     path = tmp_path / "edge.yaml"
     path.write_text(filled("""
         protocol_profiles:
           x: {base: vllm, operations: {models: "https://h/v1/models?key=canary"},
-              extensions: {api_key: canary, deep: [{password: canary}]}}
+              extensions: {api_key: canary, deep: [{password: canary}],
+                           credentials: {user: canary, more: [{x: canary}]}}}
         nodes:
           - {id: n1, token: $TOKEN, adapters: [{key: a, type: openai_compat, base_url: "http://h"}],
              providers: [{$P1, adapter: a, profile: x}]}
         """), encoding="utf-8")  # fmt: skip
     for text in (show(path), show(path, "--json")):
         assert "canary" not in text
-        assert "ab" * 32 not in text
+
+
+@pytest.mark.req("CFG-23")
+def test_ids_that_speak_of_secrets_are_shown_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "edge.yaml"
+    path.write_text(filled("""
+        protocol_profiles:
+          x: {base: vllm, operations: {count_tokens: /tokenize}, model_mapping: {token-model: m},
+              extensions: {plain: "http://u:p@h"}}
+        models: [{id: token-model, providers: {monkey: m}}]
+        nodes:
+          - {id: n1, token: $TOKEN, adapters: [$ADAPTER],
+             providers: [{id: monkey, type: vllm, category: api, models: [m], capacity: 1,
+                          adapter: a1, profile: x}]}
+        """), encoding="utf-8")  # fmt: skip
+    document = json.loads(show(path, "--json"))
+    assert document["models"][0]["providers"] == {"monkey": "m"}
+    profile = document["resolved"]["adapters"][0]["profile"]
+    assert profile["operation_urls"]["count_tokens"] == "http://127.0.0.1:8000/tokenize"
+    assert profile["model_mapping"] == {"token-model": "m"}
+    assert profile["extensions"] == {"plain": "http://h"}
+    (again := tmp_path / "again.yaml").write_text(
+        show(path).replace("http://h", "http://u:p@h"), encoding="utf-8"
+    )
+    assert show(again) == show(path)
 
 
 @pytest.mark.req("CFG-24")

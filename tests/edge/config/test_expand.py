@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "LIST": "[a, b]",
     "LINES": "a\nb",
     "SURROGATE": "a\udcffb",
+    "CONTROL": "a\x1b[31mb",
 }
 
 
@@ -57,6 +58,18 @@ def test_an_unquoted_whole_reference_takes_its_type_after_expansion() -> None:
     assert config.server.grpc_reflection is True
 
 
+@pytest.mark.req("CFG-2", "CFG-3")
+def test_an_alias_of_a_reference_is_expanded_as_the_anchor_is() -> None:
+    text = "provider_pool:\n  max_queue: &n ${NUMBER}\n  queue_timeout_ms: *n"
+    config = effective(text, environment=ENVIRONMENT)
+    assert config.provider_pool.max_queue == config.provider_pool.queue_timeout_ms == 12
+    text = "edge: {id: &n '${NUMBER}', name: *n, advertise: &n 'h:${NUMBER}'}\nusage: {file: *n}"
+    config = effective(text, environment=ENVIRONMENT)
+    assert (config.edge.name, config.usage.file) == ("12", "h:12")
+    text = "provider_pool:\n  max_queue: &n ${NUMBER}\nedge: {id: &n '${NUMBER}', name: *n}"
+    assert effective(text, environment=ENVIRONMENT).edge.name == "12"
+
+
 @pytest.mark.req("CFG-2")
 @pytest.mark.parametrize(
     ("text", "code"),
@@ -68,6 +81,9 @@ def test_an_unquoted_whole_reference_takes_its_type_after_expansion() -> None:
         ("edge:\n  name: ${NOT_SET}", "unset_variable"),
         ("edge: {name: '${LINES}'}", "bad_format"),
         ("edge: {name: '${SURROGATE}'}", "bad_variable"),
+        ("edge: {name: '${CONTROL}'}", "bad_variable"),
+        ("edge:\n  name: ${NOT_SET:-${NAME}}", "bad_reference"),
+        ("edge: {name: '${NAME:-${NAME}}'}", "bad_reference"),
         ("models: [{id: '${EMPTY}'}]", "empty_text"),
         ("models:\n  - id: ${EMPTY}", "missing_key"),
     ],

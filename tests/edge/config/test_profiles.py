@@ -131,6 +131,14 @@ def test_a_broken_base_is_told_once_and_not_again_by_what_extends_it() -> None:
     assert [one.path for one in problems(text)] == ["protocol_profiles[a].base"]
 
 
+@pytest.mark.req("PROF-2", "CFG-4")
+def test_a_credential_that_is_missing_is_told_where_it_is_named_alone() -> None:
+    text = "protocol_profiles: {a: {base: vllm, auth: {value: {env: NO}}}, b: {base: a}}"
+    assert [(one.code, one.path) for one in problems(text)] == [
+        ("unset_variable", "protocol_profiles[a].auth.value")
+    ]
+
+
 @pytest.mark.req("PROF-6")
 def test_a_mapping_translates_and_everything_else_keeps_its_name() -> None:
     profile = resolved(

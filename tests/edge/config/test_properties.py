@@ -131,10 +131,7 @@ def test_order_comments_and_style_change_no_meaning(
 @given(documents())
 def test_writing_the_defaults_out_changes_no_meaning(document: dict[str, Any]) -> None:
     plain = proved(emit(document))
-    shown = emit(view(plain.config)).replace('"[redacted]"', "REDACTED")
-    for position in range(len(document["nodes"])):
-        shown = shown.replace("REDACTED", f'"{position:064x}"', 1)
-    again = proved(shown)
+    again = proved(emit(view(plain.config)))
     assert same(again, plain)
     assert view(again.config) == view(plain.config)
 

@@ -111,6 +111,29 @@ def test_what_is_wrong_in_one_place_does_not_end_the_search(case: str) -> None:
 
 
 @pytest.mark.req("CFG-3")
+def test_two_keys_that_are_refused_are_no_duplicates_of_each_other() -> None:
+    assert codes("1: a\n<<: {}\n2: b\n<<: {}\n? [a]\n: b\n") == [
+        "key_not_text",
+        "merge_key",
+        "key_not_text",
+        "merge_key",
+        "key_not_text",
+    ]
+
+
+@pytest.mark.req("CFG-3")
+@pytest.mark.parametrize("key", ['"\\0discarded"', '"\\0"', '"\\xff"'])
+def test_no_key_can_be_written_that_is_passed_over(key: str) -> None:
+    assert codes(f"{key}: 1") == ["unknown_key"]
+
+
+@pytest.mark.req("CFG-4")
+@pytest.mark.parametrize("value", ["!!str 5", "*nowhere"])
+def test_what_was_told_of_the_text_is_not_told_again_of_the_value(value: str) -> None:
+    assert len(codes(f"models: [{{id: {value}, providers: {{p: m}}}}]")) == 2  # and the provider
+
+
+@pytest.mark.req("CFG-3")
 def test_a_duplicate_key_names_both_lines() -> None:
     [found] = problems("edge:\n  id: e\n  name: n\n  id: f\n")
     assert (found.line, found.path) == (4, "edge.id")

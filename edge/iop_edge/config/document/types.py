@@ -12,6 +12,8 @@ from msgspec import Meta, Struct
 _END = r"$(?!\n)"
 _NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]"
 
+_NO_BLANK = r"[^\s\x00-\x1f\x7f-\x9f]"
+
 _VISIBLE = r"[^\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 """Two ids must not differ in what nobody can see."""
 
@@ -52,7 +54,7 @@ Text = Annotated[
     Meta(
         min_length=1,
         max_length=1024,
-        pattern=rf"^{_NO_CONTROL}*\S{_NO_CONTROL}*{_END}",
+        pattern=rf"^{_NO_CONTROL}*{_NO_BLANK}{_NO_CONTROL}*{_END}",
         extra={"wants": "one line of text that is not blank, of at most 1024 characters"},
     ),
 ]

@@ -116,7 +116,7 @@ def _whole_number(value: Any, node: inspect.IntType, *, echo: bool) -> Complaint
     if isinstance(value, str) and _WHOLE_NUMBER.match(value):
         return Complaint("not_a_number", f"{wanted}; write it without quotes and leading zeros")
     if isinstance(value, float):
-        return Complaint("not_a_number", f"{wanted}, written out in digits; this is a fraction")
+        return Complaint("not_a_number", f"{wanted}, written in digits alone")
     if not isinstance(value, int) or isinstance(value, bool):
         return Complaint("not_a_number", f"{wanted}; {kind_of(value)}")
     return _in_bounds(value, node.ge, node.le, wanted, echo=echo)

@@ -17,7 +17,7 @@ from msgspec import Struct, inspect
 from iop_edge.config.document import SecretDocument
 from iop_edge.config.likely import Likely
 from iop_edge.config.reading.complaints import describe, kind_of
-from iop_edge.config.reading.secret_paths import is_secret
+from iop_edge.config.reading.secret_paths import is_in_reference, is_secret
 from iop_edge.config.reading.vocabulary import homes_of
 from iop_edge.config.report import Report
 from iop_edge.config.yaml12.places import Steps
@@ -50,15 +50,14 @@ class Decoder:
         """Like `struct`, one field after the other, so that no single step takes long."""
         if not isinstance(value, dict):
             if is_secret(steps):
-                self._report.error("secret_literal", secret_advice(steps), steps)
-                self._report.close(steps)
+                self._secret_literal(steps)
             else:
                 self._report.error(
                     "not_a_mapping", f"a mapping must stand here; {kind_of(value)}", steps
                 )
             return _blank_struct(cls)
         fields = _fields(cls)
-        self._unknown_keys(value, cls, fields, steps)
+        meant = self._unknown_keys(value, cls, fields, steps)
         decoded: dict[str, Any] = {}
         for name, field in fields.items():
             if name in value:
@@ -67,21 +66,28 @@ class Decoder:
                     decoded[name] = result
                 elif cls is SecretDocument:
                     self._report.close(steps)
-            elif field.required:
-                self._missing(value, name, steps)
+            elif field.required and name not in meant:
+                self._missing(value, name, field, steps)
         return _built(cls, decoded)
+
+    def _secret_literal(self, steps: Steps) -> None:
+        self._report.error("secret_literal", secret_advice(steps), steps)
+        self._report.close(steps)
 
     def _unknown_keys(
         self, value: dict[str, Any], cls: type[Struct], fields: Any, steps: Steps
-    ) -> None:
+    ) -> set[str]:
+        """Reports them, and returns the keys that were probably meant: they are not missing too."""
+        meant: set[str] = set()
         for key in value:
-            if key in fields:
+            if key in fields or self._report.is_closed((*steps, key)):
                 continue
             refused = getattr(cls, "REFUSED", {}).get(key)
             if refused is not None:
                 self._report.error("unknown_key", refused, (*steps, key), on_key=True)
                 continue
-            hint = self._likely.hint(key, fields)
+            likely = self._likely.nearest(key, fields)
+            hint = f"; did you mean `{likely}`?" if likely is not None else ""
             if cls is SecretDocument:
                 # The key itself may be a secret that somebody wrote between braces.
                 self._report.error(
@@ -89,6 +95,8 @@ class Decoder:
                 )
                 self._report.close(steps)
             else:
+                if likely is not None:
+                    meant.add(likely)
                 hint = hint or _elsewhere(key)
                 self._report.error(
                     "unknown_key",
@@ -96,17 +104,22 @@ class Decoder:
                     (*steps, key),
                     on_key=True,
                 )
+        return meant
 
-    def _missing(self, value: dict[str, Any], name: str, steps: Steps) -> None:
-        if self._report.places.mark_at(value, name) is not None:
-            self._report.error(
-                "missing_key",
-                f"`{name}` is needed, and null counts as left out; quote it if it is meant as text",
-                (*steps, name),
-            )
-            self._report.close((*steps, name))
-        else:
-            self._report.error("missing_key", f"`{name}` is needed here", steps)
+    def _missing(
+        self, value: dict[str, Any], name: str, field: inspect.Field, steps: Steps
+    ) -> None:
+        at = (*steps, name)
+        wanted = f"; write {_secret_forms(at)}" if is_secret(at) else ""
+        if self._report.places.mark_at(value, name) is None:
+            self._report.error("missing_key", f"`{name}` is needed here{wanted}", steps)
+            return
+        if isinstance(_unwrapped(field.type)[0], inspect.StrType):
+            wanted = "; quote it if it is meant as text"
+        self._report.error(
+            "missing_key", f"`{name}` is needed, and null counts as left out{wanted}", at
+        )
+        self._report.close(at)
 
     def _value(self, value: Any, node: inspect.Type, steps: Steps) -> Any:
         """The decoded value, or `_BLANK` after a report."""
@@ -129,6 +142,9 @@ class Decoder:
         variants = [one for one in node.types if not isinstance(one, inspect.NoneType)]
         if value is None and len(variants) < len(node.types):
             return None
+        if is_secret(steps) and not is_in_reference(steps) and not isinstance(value, dict):
+            self._secret_literal(steps)
+            return _BLANK
         if len(variants) == 1:
             return self._value(value, variants[0], steps)
         for variant in variants:
@@ -178,13 +194,18 @@ class Decoder:
 
 def secret_advice(steps: Steps) -> str:
     """What to write in the place of a literal secret at `steps`."""
+    return (
+        "a secret is never written into a config, nor expanded into it; "
+        f"write {_secret_forms(steps)}"
+    )
+
+
+def _secret_forms(steps: Steps) -> str:
     if steps[-1] == "auth":
-        forms = "`value: {env: NAME}`, or `file`, `node_env` or `node_file` in place of `env`"
-    elif steps[-1] == "token":
-        forms = "{env: NAME}, {file: PATH} or {sha256: HEX}"
-    else:
-        forms = "{env: NAME}, {file: PATH}, {node_env: NAME} or {node_file: PATH}"
-    return f"a secret is never written into a config, nor expanded into it; write {forms}"
+        return "`value: {env: NAME}`, or `file`, `node_env` or `node_file` in place of `env`"
+    if steps[-1] == "token":
+        return "{env: NAME}, {file: PATH} or {sha256: HEX}"
+    return "{env: NAME}, {file: PATH}, {node_env: NAME} or {node_file: PATH}"
 
 
 def _unwrapped(node: inspect.Type) -> tuple[inspect.Type, str | None]:

@@ -55,6 +55,8 @@ def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
             "a reference is written `${NAME}` or `${NAME:-default}` (a literal `${` as `$${`)",
         )
     value = environment.get(name)
+    if default is not None and "${" in default:
+        raise ExpansionFailed("bad_reference", "a default holds no reference of its own")
     if default is not None and not value:
         return default
     if value is None:
@@ -63,7 +65,10 @@ def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
             f"the environment variable {name} is not set; set it, or write `${{{name}:-default}}`",
         )
     if not _is_text(value):
-        raise ExpansionFailed("bad_variable", f"the environment variable {name} is no UTF-8 text")
+        raise ExpansionFailed(
+            "bad_variable",
+            f"the environment variable {name} holds a control character, or is no UTF-8 text",
+        )
     return value
 
 

@@ -72,7 +72,11 @@ class AdapterBuilder:
             )
         field = "endpoint" if document.endpoint is not None else "base_url"
         base_url = self._base_url(
-            document.base_url or document.endpoint, (*steps, field), profile, dialect
+            document.base_url or document.endpoint,
+            (*steps, field),
+            profile,
+            dialect,
+            is_blank=not document.type,
         )
         bounds = written(document)
         return Adapter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iop_edge.config import effective
-from iop_edge.config.document import Document
+from iop_edge.config.document import Document, ProfileDocument
 from iop_edge.config.effective import EffectiveConfig
 from iop_edge.config.resolving.catalog import Catalog
 from iop_edge.config.resolving.context import Context, fill
@@ -25,6 +25,11 @@ class Normalized(NamedTuple):
     queue_source: QueueSource
 
 
+def _has_own_secret(profile: ProfileDocument) -> bool:
+    """Whether the credential stands in this profile. One of its base is asked for there alone."""
+    return profile.auth is not None and profile.auth.value is not None
+
+
 def normalize(document: Document, context: Context) -> Normalized:
     """Fill in, resolve and check everything. Reports into the context and raises nothing."""
     check_listeners(document, context)
@@ -33,7 +38,7 @@ def normalize(document: Document, context: Context) -> Normalized:
     sites = [
         SecretSite(profile.auth.value, ("protocol_profiles", profile_id, "auth", "value"))
         for profile_id, profile in catalog.custom().items()
-        if profile.auth.value is not None
+        if profile.auth.value is not None and _has_own_secret(profiles[profile_id])
     ]
     nodes = resolve_nodes(document.nodes or [], catalog, sites, context)
     models = resolve_models(document.models or [], served_by_id(nodes), context)

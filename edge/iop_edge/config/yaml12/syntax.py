@@ -34,6 +34,13 @@ _BETTER = {
         "a mapping opened with `{` is not closed; `,` or `}` is missing"
     ),
     "could not find expected ':'": "a `:` after the key is missing",
+    "did not find expected node content": "a value is expected here",
+    "did not find expected <document start>": "nothing may follow the end of the document",
+    "found unknown escape character": (
+        "between double quotes this escape means nothing; write `\\\\` for a backslash, or use "
+        "single quotes"
+    ),
+    "found incompatible YAML document": "a config is YAML 1.2; remove the `%YAML` line",
     "found undefined tag handle": "tags (`!…`) are not used in a config; remove it",
 }
 

@@ -35,7 +35,7 @@ from iop_edge.config.yaml12.places import FILE_SHIFT, OFFSET_BITS, Marks, Places
 from iop_edge.config.yaml12.scalars import MAX_INTEGER_DIGITS, NumberTooLong, resolve_plain
 from iop_edge.config.yaml12.syntax import explain
 
-_DISCARD = "\0discarded"  # cannot be written: NUL is refused by the parser
+_DISCARD = "\udcff"  # a lone surrogate, which no text and no escape can write
 _UNRESOLVED = object()
 
 
@@ -81,6 +81,7 @@ class _Builder:
         self._base = file_number << FILE_SHIFT
         self._places = places
         self._anchors: dict[str, Any] = {}
+        self._plain_anchors: set[str] = set()
         self._stack: list[tuple[Any, Any, Any, str | None]] = []
         self.references = References()
         self._aliases = Aliases(places, self.references)
@@ -145,7 +146,7 @@ class _Builder:
                         text = self._checked_key(event, container)
                         if text is not _DISCARD and not event.style:
                             good_keys.add(text)
-                    if text in marks:
+                    if text in marks and text is not _DISCARD:
                         self._duplicate(container, marks, text, offset)
                         text = _DISCARD
                     key = text
@@ -162,7 +163,7 @@ class _Builder:
                 if REFERENCE in text:
                     self._note_reference(container, key, text, is_plain=not event.style)
                 if event.anchor is not None:
-                    self._anchors[event.anchor] = value
+                    self._anchor_scalar(event, value)
                 if is_map:
                     container[key] = value
                     marks[key] = base | key_offset << OFFSET_BITS | offset
@@ -216,6 +217,9 @@ class _Builder:
                     continue
                 steps = self._steps(container, key)
                 value = self._aliased_value(event, steps)
+                if type(value) is str and REFERENCE in value:
+                    is_plain = event.anchor in self._plain_anchors
+                    self._note_reference(container, key, value, is_plain=is_plain)
                 if is_map:
                     container[key] = value
                     marks[key] = base | key_offset << OFFSET_BITS | offset
@@ -268,7 +272,7 @@ class _Builder:
         text: str = event.value
         offset = event.start_mark.index
         if event.anchor is not None:
-            self._anchors[event.anchor] = text
+            self._anchor_scalar(event, text)
         if not event.style:
             if text == "<<":
                 self._report(
@@ -335,6 +339,11 @@ class _Builder:
     def _check_node(self, event: Any) -> None:
         if event.tag is not None:
             self._tagged(event, ())
+
+    def _anchor_scalar(self, event: Any, value: Any) -> None:
+        """Keep what an alias will stand for, and whether it takes a type when it is expanded."""
+        self._anchors[event.anchor] = value
+        (self._plain_anchors.discard if event.style else self._plain_anchors.add)(event.anchor)
 
     def _tagged(self, event: Any, steps: Steps) -> None:
         self.findings.append(

@@ -81,6 +81,25 @@ SECRETS = [
             "a-secret-b",
         )
     ),
+    *(
+        Bad(
+            "CFG-2",
+            "secret_literal nodes[n1].adapters[a].headers[X-Key]",
+            f"""
+            nodes:
+              - id: n1
+                token: $TOKEN
+                adapters: [{{key: a, type: ollama, base_url: "http://h", headers: {{{header}}}}}]
+            """,
+        )
+        for header in (
+            "X-Key: «12345",
+            "X-Key: «true",
+            'X-Key: «"a\\nb"',
+            "X-Key: «'${X}'",
+            "«X-Key: [abc]",
+        )
+    ),
     Bad(
         "CFG-2",
         "bad_header nodes[n1].adapters[a].headers[Host]",
