@@ -116,7 +116,10 @@ class Edge:
             and config.server.tls.client_ca_file is not None,
         )
         submit_run = SubmitRun(
-            config.openai.principal_tokens, snapshots=self.snapshots, runs=self.runs
+            config.openai.principal_tokens,
+            snapshots=self.snapshots,
+            runs=self.runs,
+            provider_auth=config.openai.provider_auth,
         )
         self._grpc = GrpcListener(
             config.server, {NODE_LINK: self._link.add_to, RUN_INGRESS: submit_run.add_to}

@@ -34,11 +34,12 @@ _HARMLESS = ("token_ref", "input_tokens", "output_tokens")
 
 _takes_records = False
 """Records may be written as JSON lines of their own: so configured, and at a level that shows."""
+_shows_debug = False
 
 
 def configure(level: Level = "info", output: Format = "json") -> None:
     """Set up logging for this process. `console` is for people, coloured on a terminal only."""
-    global _takes_records
+    global _takes_records, _shows_debug
     renderer: structlog.typing.Processor
     if output == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -59,6 +60,7 @@ def configure(level: Level = "info", output: Format = "json") -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    _shows_debug = level == "debug"
     _takes_records = output == "json" and level in ("debug", "info")
     # Libraries that speak through `logging` are heard from warnings on, as lines like any other.
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
@@ -68,6 +70,11 @@ def get(component: str) -> structlog.typing.FilteringBoundLogger:
     """A logger whose lines name the component."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(component=component)
     return logger
+
+
+def shows_debug() -> bool:
+    """Whether lines of level debug are written; for what is costly to put into words."""
+    return _shows_debug
 
 
 class RecordLog:

@@ -116,6 +116,20 @@ async def test_a_stream_that_fails_later_ends_with_an_error_event_and_the_client
     assert code.encode() in received
 
 
+@pytest.mark.req("OAI-7", "POOL-14")
+@pytest.mark.parametrize(("model", "code"), AMID_THE_STREAM)
+async def test_a_translated_stream_that_fails_later_raises_as_well(
+    chat: AsyncOpenAI, model: str, code: str
+) -> None:
+    said = []
+    with pytest.raises(openai.APIError) as raised:
+        async for event in await chat.responses.create(model=model, input="hi", stream=True):
+            said.append(event.type)
+    assert raised.value.code == code
+    assert "response.output_text.delta" in said
+    assert not {"response.completed", "response.incomplete"} & set(said)
+
+
 @pytest.mark.req("OAI-5")
 @pytest.mark.parametrize(("model", "status", "code"), WHOLE)
 async def test_an_anthropic_caller_is_told_in_its_own_dialect(

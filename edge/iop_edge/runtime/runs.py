@@ -199,8 +199,7 @@ class Run:
         try:
             async for released in pieces:
                 if released:
-                    if self._first_byte_s is None:
-                        self._first_byte_s = time.monotonic() - self._began
+                    self._note_first_byte()
                     yield released
             rest = reader.end()
         except Fault as fault:
@@ -211,7 +210,12 @@ class Run:
         if self._end == "cancelled":
             self._end = "completed"
         if rest:
+            self._note_first_byte()
             yield rest
+
+    def _note_first_byte(self) -> None:
+        if self._first_byte_s is None:
+            self._first_byte_s = time.monotonic() - self._began
 
     @staticmethod
     async def _chunks(attempt: Attempt, reader: AnswerReader) -> AsyncIterator[bytes]:

@@ -123,6 +123,10 @@ class UsageLedger:
         record = finished.record
         self._ring.append(finished)
         encoded = _encode(record)
+        if logs.shows_debug():
+            for decision in finished.decisions:
+                explained = msgspec.to_builtins(decision.explain())
+                _log.debug("run_decided", decision=explained, run_id=record.run_id)
         _run_finished.write(encoded)
         self._observe(record)
         if self._descriptor is None:

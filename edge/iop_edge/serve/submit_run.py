@@ -25,7 +25,7 @@ from iop.runtime_pb2 import (
     SubmitRunResponse,
     TokenUsage,
 )
-from iop_edge.config.effective import ModelGroup, PrincipalToken
+from iop_edge.config.effective import ModelGroup, PrincipalToken, ProviderAuth
 from iop_edge.pool.catalog import ModelSpec
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.estimate import estimate_tokens
@@ -36,7 +36,13 @@ from iop_edge.serve.dialect.generated import GeneratedText
 from iop_edge.serve.dialect.normalized.result import add_text, reported_usage
 from iop_edge.serve.dialect.request import require_model_id
 from iop_edge.serve.http.errors import new_id, request_id_of, retry_after_s
-from iop_edge.serve.policy import Principals, bearer_token, fitted_limit, traceparent_of
+from iop_edge.serve.policy import (
+    Principals,
+    bearer_token,
+    fitted_limit,
+    provider_credential,
+    traceparent_of,
+)
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import ModelId, RunId, Target
@@ -57,6 +63,8 @@ _Context = grpc.aio.ServicerContext[SubmitRunRequest, bytes]
 class _Answer(Protocol):
     @property
     def status(self) -> int: ...
+    @property
+    def headers(self) -> HeaderPairs: ...
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
@@ -73,7 +81,9 @@ class SubmitRun:
         *,
         snapshots: SnapshotStore,
         runs: RunOpener,
+        provider_auth: ProviderAuth | None = None,
     ) -> None:
+        self._provider_auth = provider_auth or ProviderAuth()
         self._principals = Principals(principal_tokens)
         self._is_open_to_loopback = not principal_tokens
         self._snapshots = snapshots
@@ -95,7 +105,7 @@ class SubmitRun:
             accepted = SubmitRunAccepted(run_id=spec.run_id, request_id=spec.request_id)
             async with self._runs.open(spec) as answer:
                 if answer.status >= 400:
-                    raise _refused_by_upstream(answer.status)
+                    raise _refused_by_upstream(answer.status, answer.headers)
                 yield SubmitRunResponse(accepted=accepted).SerializeToString()
                 async for response in answer:
                     yield response
@@ -111,6 +121,7 @@ class SubmitRun:
             for key, value in context.invocation_metadata() or ()
         }
         principal = self._authenticated(metadata, context)
+        credential = provider_credential(self._provider_auth, metadata)
         _require_run(request)
         model = ModelId(request.model)
         snapshot = self._snapshots.current
@@ -138,7 +149,7 @@ class SubmitRun:
                 input_tokens_floor=tokens.floor,
                 output_tokens=asked,
             ),
-            work=_SubmittedWork(run),
+            work=_SubmittedWork(run, credential),
             principal=principal,
             traceparent=traceparent_of(metadata),
             chars_per_token=group.chars_per_token if group else None,
@@ -163,10 +174,10 @@ class _SubmittedWork:
 
     operation = None
     is_stream = True
-    auth_override = None
 
-    def __init__(self, run: RunRequest) -> None:
+    def __init__(self, run: RunRequest, auth_override: tuple[str, str] | None) -> None:
         self._run = run
+        self.auth_override = auth_override
 
     def __repr__(self) -> str:
         return "SubmittedWork()"
@@ -178,7 +189,7 @@ class _SubmittedWork:
         raise Fault(Code.INTERNAL, "a submitted run has no body to relay")
 
     def reader(self, status: int, headers: HeaderPairs, target: Target) -> AnswerReader:
-        return _Ignored()
+        return _Ignored(headers)
 
     def run_request(self) -> RunRequest:
         return self._run
@@ -188,10 +199,12 @@ class _SubmittedWork:
 
 
 class _Ignored:
-    """The body of an upstream's error: only its status is told."""
+    """The body of an upstream's error: only its status is told, and when to come again."""
 
     usage = ReportedUsage()
-    headers: HeaderPairs = ()
+
+    def __init__(self, headers: HeaderPairs) -> None:
+        self.headers = [pair for pair in headers if pair[0] == RETRY_AFTER_KEY]
 
     def generated_tokens(self, chars_per_token: float | None) -> int:
         return 0
@@ -314,10 +327,15 @@ def _is_loopback(peer: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-def _refused_by_upstream(status: int) -> Fault:
+def _refused_by_upstream(status: int, headers: HeaderPairs) -> Fault:
     """An upstream's own error has no code of ours; it is told by the nearest one and its status."""
     if status in (429, 503, 529):
-        return Fault(Code.NO_PROVIDER, f"the upstream answered with status {status}")
+        seconds = next((value for _, value in headers if value.isascii() and value.isdigit()), "")
+        return Fault(
+            Code.NO_PROVIDER,
+            f"the upstream answered with status {status}",
+            retry_after_s=float(seconds[:6]) if seconds else None,
+        )
     if status < 500:
         return Fault(Code.INVALID_VALUE, f"the upstream refused the request with status {status}")
     return Fault(Code.UPSTREAM_INVALID, f"the upstream answered with status {status}")

@@ -18,10 +18,15 @@ import msgspec
 import pytest
 import structlog
 
-from iop_edge.pool.catalog import Attribution
+from iop_edge.config.effective import EffectiveConfig
+from iop_edge.pool.catalog import Attribution, Catalog
+from iop_edge.pool.demand import Demand
+from iop_edge.pool.effects import Refused
+from iop_edge.pool.pool import Pool
 from iop_edge.runtime import usage
 from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord
 from iop_shared import logs
+from iop_shared.ids import ModelId, RunId
 
 FIELDS = [
     "run_id", "request_id", "started_at", "model", "token_ref", "principal_ref", "attribution",
@@ -87,6 +92,27 @@ async def test_a_record_is_the_same_everywhere_and_as_the_interface_has_it(
     assert logged["event"] == "run_finished"
     assert {key: logged[key] for key in FIELDS} == line
     assert observed == [ledger.latest()[0].run]
+
+
+@pytest.mark.req("POOL-12")
+@pytest.mark.parametrize(("level", "events"), [
+    ("debug", ["run_decided", "run_finished"]), ("info", ["run_finished"]),
+])  # fmt: skip
+async def test_at_level_debug_every_decision_behind_a_run_is_logged(
+    capsys: pytest.CaptureFixture[str], level: logs.Level, events: list[str]
+) -> None:
+    logs.configure(level, "json")
+    config = EffectiveConfig()
+    pool = Pool(Catalog.from_config(config), config.provider_pool)
+    [refused] = pool.admit(RunId("run_1"), Demand(model=ModelId("m"), operation=None), 0.0)
+    assert isinstance(refused, Refused)
+    run = msgspec.structs.replace(finished(1), decisions=(refused.decision,))
+    UsageLedger().record(run)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == events
+    assert {line["run_id"] for line in lines} == {"run_1"}
+    if level == "debug":
+        assert lines[0]["decision"]["outcome"] == "model_not_found"
 
 
 async def test_only_the_latest_runs_are_remembered_the_newest_first() -> None:

@@ -22,7 +22,13 @@ from iop.runtime_pb2 import (
     ToolDefinition,
 )
 from iop.runtime_pb2_grpc import RunIngressStub
-from iop_edge.config.effective import EffectiveConfig, ModelGroup, PrincipalToken, Server
+from iop_edge.config.effective import (
+    EffectiveConfig,
+    ModelGroup,
+    PrincipalToken,
+    ProviderAuth,
+    Server,
+)
 from iop_edge.config.vault import Vault
 from iop_edge.pool.catalog import Catalog
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
@@ -30,7 +36,7 @@ from iop_edge.runtime.work import RunSpec
 from iop_edge.serve.grpc_listener import GrpcListener
 from iop_edge.serve.submit_run import CODE_KEY, SERVICE_NAME, SubmitRun, _is_loopback
 from iop_shared.errors import Code, Fault
-from iop_shared.ids import Generation, ModelId
+from iop_shared.ids import Generation, ModelId, Target
 
 TOKEN = "iop_caller_01234567_" + "c" * 32
 POLICY = ModelGroup(
@@ -48,6 +54,8 @@ class ScriptedAnswer:
         self.status = status
         self._pieces = pieces
         self._reader = spec.work.run_reader()
+        upstream_headers = (("retry-after", "7"), ("server", "secret"))
+        self.headers = spec.work.reader(status, upstream_headers, Target("served")).headers
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
@@ -87,14 +95,18 @@ class Bench:
         self.runs = runs
 
     async def submit(
-        self, request: SubmitRunRequest, token: str | None = None
+        self, request: SubmitRunRequest, token: str | None = None, **more: str
     ) -> list[SubmitRunResponse]:
-        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        metadata = tuple((name.replace("_", "-"), value) for name, value in more.items())
+        if token is not None:
+            metadata += (("authorization", f"Bearer {token}"),)
         return [response async for response in self.stub.SubmitRun(request, metadata=metadata)]
 
 
 @asynccontextmanager
-async def bench(*tokens: PrincipalToken) -> AsyncIterator[Bench]:
+async def bench(
+    *tokens: PrincipalToken, provider_auth: ProviderAuth | None = None
+) -> AsyncIterator[Bench]:
     config = EffectiveConfig(models=(POLICY,))
     snapshot = RuntimeSnapshot(
         generation=Generation(1),
@@ -105,7 +117,9 @@ async def bench(*tokens: PrincipalToken) -> AsyncIterator[Bench]:
         applied_at=datetime.now(UTC),
     )
     runs = ScriptedRuns()
-    service = SubmitRun(tokens, snapshots=SnapshotStore(snapshot), runs=runs)
+    service = SubmitRun(
+        tokens, snapshots=SnapshotStore(snapshot), runs=runs, provider_auth=provider_auth
+    )
     listener = GrpcListener(Server(listen="127.0.0.1:0"), {SERVICE_NAME: service.add_to})
     async with listener, grpc.aio.insecure_channel(listener.address) as channel:
         yield Bench(RunIngressStub(channel), runs)
@@ -180,7 +194,7 @@ async def test_tools_ask_for_a_provider_that_can_call_them() -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (SubmitRunRequest(), "model must name a model"),
+        (SubmitRunRequest(), "model must be a model id"),
         (SubmitRunRequest(model="smart"), "messages must not be empty"),
         (SubmitRunRequest(model="smart", messages=[ChatMessage(role="boss")]), "role must be one"),
         (asking(options=GenerationOptions(max_tokens=0)), "options.max_tokens must be 1 or more"),
@@ -308,3 +322,40 @@ async def test_with_principals_a_token_is_needed_and_names_the_principal() -> No
 )
 def test_without_principals_only_this_machine_may_submit(peer: str, is_local: bool) -> None:
     assert _is_loopback(peer) is is_local
+
+
+@pytest.mark.req("OAI-4", "OAI-6")
+async def test_a_provider_token_is_demanded_and_passed_on_as_on_every_surface() -> None:
+    async with bench(provider_auth=ProviderAuth(enabled=True)) as made:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await made.submit(asking())
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert code_of(refused.value) == "provider_token_required"
+        assert not made.runs.specs
+        await made.submit(asking(), x_iop_provider_authorization="Bearer theirs")
+    [spec] = made.runs.specs
+    assert spec.work.auth_override == ("Authorization", "Bearer theirs")
+    assert "theirs" not in repr(spec)
+
+
+@pytest.mark.req("OAI-5", "OAI-6")
+async def test_an_upstream_that_is_busy_says_when_to_come_again() -> None:
+    async with bench() as made:
+        made.runs.status = 429
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await made.submit(asking())
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert dict(refused.value.trailing_metadata() or ())["retry-after"] == "7"
+    assert "429" in str(refused.value.details())
+
+
+@pytest.mark.req("OAI-6", "SEC-1")
+@pytest.mark.parametrize("model", ["", "x" * 257, "a\nb", "a\x1b[31m", "a\u202eb"])
+async def test_a_model_that_can_be_no_id_is_refused(model: str) -> None:
+    async with bench() as made:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            request = asking()
+            request.model = model
+            await made.submit(request)
+    assert code_of(refused.value) == "invalid_value"
+    assert not made.runs.specs
