@@ -168,6 +168,7 @@ class PlainWork:
 class World:
     def __init__(self, config: EffectiveConfig) -> None:
         self.records: list[UsageRecord] = []
+        self.traceparent = ""
         snapshot = RuntimeSnapshot(
             generation=Generation(1),
             config=config,
@@ -218,6 +219,7 @@ class World:
             model=MODEL,
             demand=Demand(model=MODEL, operation="chat_completions"),
             work=PlainWork(),
+            traceparent=self.traceparent,
         )
 
     async def ask(self) -> bytes:
@@ -595,3 +597,22 @@ async def test_a_run_that_still_waits_at_the_drain_deadline_is_told_so(make_worl
             assert caught.value.code is Code.DRAIN_DEADLINE
     assert world.in_flight == 0
     assert world.dispatcher.queue_status().pending == 0
+
+
+@pytest.mark.req("OPS-3")
+@pytest.mark.parametrize("is_ollama", [False, True])
+@pytest.mark.parametrize("trace", ["", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"])
+async def test_the_callers_trace_goes_on_at_the_upstream(
+    make_world: Make, is_ollama: bool, trace: str
+) -> None:
+    seen: list[tuple[tuple[str, str], ...]] = []
+
+    async def note(attempt: Attempt, out: Responder) -> None:
+        seen.append(attempt.work.headers)
+        await (talking if is_ollama else polite)(attempt, out)
+
+    world = make_world(config_of(1, is_ollama=is_ollama))
+    world.traceparent = trace
+    await world.join("n0", note)
+    await world.ask()
+    assert seen == [(("traceparent", trace),) if trace else ()]

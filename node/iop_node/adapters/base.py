@@ -55,6 +55,7 @@ class RunCall(Struct, frozen=True, kw_only=True):
     adapter: AdapterKey
     target: Target
     request: RunRequest
+    headers: tuple[tuple[str, str], ...] = ()
     auth_override: tuple[str, str] | None = None
     deadline_s: float | None = None
 

@@ -60,7 +60,7 @@ async def execute_run(
     async with client.exchange(
         "POST",
         url,
-        headers=(("Content-Type", "application/json"),),
+        headers=(("Content-Type", "application/json"), *call.headers),
         auth_override=call.auth_override,
         body=body,
         deadline_s=call.deadline_s,

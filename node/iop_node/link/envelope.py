@@ -36,7 +36,10 @@ async def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
                 adapter=AdapterKey(tunnel.adapter),
                 target=Target(tunnel.target),
                 operation=cast(Operation, tunnel.operation),
-                headers=tuple((header.name, header.value) for header in tunnel.headers),
+                headers=(
+                    *((header.name, header.value) for header in tunnel.headers),
+                    *trace_headers(opening.traceparent),
+                ),
                 body=body,
                 content_length=opening.chunked_body_bytes or None,
                 is_stream=tunnel.is_stream,
@@ -50,6 +53,7 @@ async def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
                 adapter=AdapterKey(opening.run.adapter),
                 target=Target(opening.run.target),
                 request=opening.run,
+                headers=trace_headers(opening.traceparent),
                 auth_override=auth_override,
                 deadline_s=deadline_s,
             )
@@ -60,6 +64,11 @@ async def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
         provider_id=ProviderId(opening.provider_id),
         generation=opening.generation,
     )
+
+
+def trace_headers(traceparent: str) -> tuple[tuple[str, str], ...]:
+    """The caller's trace goes on at the upstream (W3C Trace Context)."""
+    return (("traceparent", traceparent),) if traceparent else ()
 
 
 async def _whole(pieces: AsyncIterator[bytes]) -> RunRequest:
