@@ -43,7 +43,8 @@ checks every key. `iop-edge config check` finds everything that is wrong with a 
   `{file: PATH}` or `{sha256: HEX}`; a profile's `auth` value and headers that hold credentials
   (`authorization`, `proxy-authorization`, `cookie`, or any whose name holds key, token or secret)
   are `{env: NAME}` or `{file: PATH}`, read on the edge, or `{node_env: NAME}` or
-  `{node_file: PATH}`, read on the node and never sent.
+  `{node_file: PATH}`, read on the node and never sent. A header's value is sent as it was read;
+  for `Bearer …` use a profile's `auth`, which puts its `scheme` before it.
 - Relative paths are relative to the directory the edge is started in.
 - Scalars follow YAML 1.2's core schema: `on`, `no`, `12:30`, `0123` and dates are text.
 - *live* and *restart* say when a changed value takes effect ([refresh.md](refresh.md)).

@@ -69,6 +69,10 @@ class PrincipalTokenDocument(Struct, frozen=True, forbid_unknown_fields=True, gc
     """Who may call. The token itself is never written, only its sha256 (CFG-17)."""
 
     EFFECTIVE: ClassVar[StructType] = effective.PrincipalToken
+    REFUSED: ClassVar[dict[str, str]] = {
+        "token": "the token itself is never written; write its sha256 as `token_hash_sha256` "
+        "(`iop-edge token new` prints both)"
+    }
 
     token_ref: Annotated[Id, Meta(description="Name of this token, the key of its usage; unique.")]
     token_hash_sha256: Annotated[

@@ -86,7 +86,8 @@ class Decoder:
             if refused is not None:
                 self._report.error("unknown_key", refused, (*steps, key), on_key=True)
                 continue
-            likely = self._likely.nearest(key, fields)
+            absent = [name for name in fields if name not in value]
+            likely = self._likely.nearest(key, absent) or self._likely.nearest(key, fields)
             hint = f"; did you mean `{likely}`?" if likely is not None else ""
             if cls is SecretDocument:
                 # The key itself may be a secret that somebody wrote between braces.

@@ -13,6 +13,7 @@ from iop_edge.config.report import code_spans
 from iop_edge.config.resolving.addresses import Refused, check_url
 from iop_edge.config.resolving.built_in import BUILT_IN
 from iop_edge.config.resolving.context import Context
+from iop_edge.config.resolving.headers import check_header_name
 from iop_edge.config.resolving.identity import check_distinct, fold
 from iop_edge.config.resolving.secrets import UPSTREAM_FORMS, secret_ref
 from iop_edge.config.yaml12.places import Steps
@@ -290,6 +291,7 @@ class Catalog:
         inherited = base.auth if base is not None else _DEFAULT_AUTH[driver]
         if own is None:
             return inherited
+        check_header_name(own.header, (*steps, "auth", "header"), self._context)
         value = inherited.value
         if own.value is not None:
             value = secret_ref(

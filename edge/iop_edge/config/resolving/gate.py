@@ -97,7 +97,7 @@ def _selector(
     document: SelectorDocument, steps: Steps, known: KnownNames, context: Context
 ) -> GateSelector:
     conditions = _conditions(document)
-    if not conditions:
+    if not conditions and not _is_told(steps, context):
         context.report.error(
             "bad_selector", f"a selector names at least one of {code_spans(DIMENSIONS)}", steps
         )
@@ -116,13 +116,21 @@ def _selector(
     return fill(GateSelector, document)
 
 
+def _is_told(steps: Steps, context: Context) -> bool:
+    """Whether a condition was written that cannot be used, of which enough was said."""
+    report = context.report
+    names = (*DIMENSIONS, *SelectorDocument.REFUSED)
+    return any(report.places.mark_of(report.root, (*steps, name)) is not None for name in names)
+
+
 def _check_ties(document: FilterDocument, steps: Steps, context: Context) -> None:
     """Two selectors that are equally specific and can match the same target name the same values,
     and must not say different things."""
     outcomes: dict[tuple[tuple[str, str], ...], tuple[object, object]] = {}
     for number, selector in enumerate(document.selectors or ()):
+        conditions = _conditions(selector)
         outcome = (selector.enabled, selector.enforcement)
-        if outcomes.setdefault(_conditions(selector), outcome) != outcome:
+        if conditions and outcomes.setdefault(conditions, outcome) != outcome:
             context.report.error(
                 "selector_tie",
                 "an earlier selector matches the same and says something else; keep one",

@@ -29,6 +29,19 @@ _OF_THE_CONNECTION = frozenset(
 Written = Mapping[str, str | SecretDocument]
 
 
+def check_header_name(
+    name: str | None, steps: Steps, context: Context, *, on_key: bool = False
+) -> None:
+    """Report a header that no config may set."""
+    if name is not None and name.casefold() in _OF_THE_CONNECTION:
+        context.report.error(
+            "bad_header",
+            "this header belongs to the connection, which the node keeps itself",
+            steps,
+            on_key=on_key,
+        )
+
+
 def read_headers(
     written: Written | None,
     steps: Steps,
@@ -43,13 +56,7 @@ def read_headers(
     for name, value in written.items():
         at = (*steps, name)
         folded = name.casefold()
-        if folded in _OF_THE_CONNECTION:
-            report.error(
-                "bad_header",
-                "this header belongs to the connection, which the node keeps itself",
-                at,
-                on_key=True,
-            )
+        check_header_name(name, at, context, on_key=True)
         if folded in headers:
             report.error("duplicate_id", "this header stands here a second time", at, on_key=True)
         if isinstance(value, SecretDocument):

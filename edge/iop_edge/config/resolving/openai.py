@@ -11,6 +11,7 @@ from iop_edge.config.effective import ModelRoute, Node, OpenAI, PrincipalToken, 
 from iop_edge.config.report import code_spans
 from iop_edge.config.resolving.context import Context, fill
 from iop_edge.config.resolving.gate import KnownNames, resolve_gate
+from iop_edge.config.resolving.headers import check_header_name
 from iop_edge.config.resolving.identity import check_distinct
 from iop_edge.config.resolving.listeners import tls_of
 from iop_edge.config.yaml12.places import Steps
@@ -147,11 +148,19 @@ def _direct(
         if held.enabled and held.key == adapter
     ]
     if not found:
-        of_type = [
-            (one.id, [held.key for held in one.adapters if held.enabled and held.type == adapter])
+        of_type = {
+            one.id: [held.key for held in one.adapters if held.enabled and held.type == adapter]
             for one in among
-        ]
-        found = [Direct(node_id, keys[0]) for node_id, keys in of_type if len(keys) == 1]
+        }
+        found = [Direct(node_id, keys[0]) for node_id, keys in of_type.items() if len(keys) == 1]
+        several = next((keys for keys in of_type.values() if len(keys) > 1), None)
+        if not found and several is not None:
+            report.error(
+                "ambiguous_adapter",
+                f"several adapters of one node have type `{adapter}`; name {code_spans(several)}",
+                (*steps, "adapter"),
+            )
+            return None
     if len(found) == 1:
         return found[0]
     if found:
@@ -192,7 +201,10 @@ def _check_principals(written: OpenAIDocument, context: Context) -> None:
 
 def _check_provider_auth(written: OpenAIDocument, context: Context) -> None:
     auth = written.provider_auth
-    if auth is not None and (auth.from_header or "").casefold() == "authorization":
+    if auth is None:
+        return
+    check_header_name(auth.target_header, ("openai", "provider_auth", "target_header"), context)
+    if (auth.from_header or "").casefold() == "authorization":
         context.report.error(
             "from_header_taken",
             "`Authorization` is the caller's own token for this edge; take the provider's from "

@@ -81,6 +81,16 @@ OPENAI = [
     ),
     Bad(
         "CFG-18",
+        "bad_header openai.provider_auth.target_header",
+        "openai: {provider_auth: {target_header: «host}}",
+    ),
+    Bad(
+        "CFG-17",
+        "unknown_key openai.principal_tokens[a].token",
+        "openai: {principal_tokens: [{token_ref: a, token_hash_sha256: $HASH, principal_ref: b, «token: c}]}",
+    ),
+    Bad(
+        "CFG-18",
         "bad_format openai.provider_auth.target_header",
         "openai: {provider_auth: {target_header: «'a b'}}",
     ),
@@ -131,6 +141,16 @@ OPENAI = [
                 "selectors: [{model: m, enabled: true, «timeout_ms: 3}]",
             ),
             ("bad_selector", ".selectors[0]", "selectors: [«{enabled: false}]"),
+            (
+                "unknown_key",
+                ".selectors[1].agent",
+                "selectors: [{model: m, enabled: true}, {«agent: x, enabled: false}]",
+            ),
+            (
+                "not_one_of",
+                ".selectors[0].environment",
+                "selectors: [{environment: «prod, enabled: true}]",
+            ),
             ("bad_selector", ".selectors[0]", "selectors: [«{environment: dev}]"),
             (
                 "selector_tie",
@@ -176,6 +196,17 @@ OPENAI = [
                 "{id: r, model: x, adapter: a1, target: t}, {id: «r, model: y, adapter: a1, target: t}",
             ),
         )
+    ),
+    Bad(
+        "CFG-28",
+        "ambiguous_adapter openai.model_routes[r].adapter",
+        """
+        nodes:
+          - id: n1
+            token: $TOKEN
+            adapters: [$ADAPTER, {key: a2, type: openai_compat, base_url: "http://h"}]
+        openai: {model_routes: [{id: r, model: x, adapter: «openai_compat, target: t}]}
+        """,
     ),
     Bad(
         "CFG-28",

@@ -20,6 +20,11 @@ PROFILES = [
     ),
     Bad("PROF-2", "missing_key protocol_profiles[x]", "protocol_profiles:\n  «x: {}"),
     Bad(
+        "CFG-20",
+        "bad_header protocol_profiles[x].auth.header",
+        "protocol_profiles: {x: {base: vllm, auth: {header: «Host}}}",
+    ),
+    Bad(
         "PROF-2",
         "built_in_profile protocol_profiles[vllm]",
         "protocol_profiles:\n  «vllm: {base: openai}",
