@@ -311,6 +311,9 @@ class NodeSession:
         attempt.on_end(_fault(end.fault.code, end.fault.message))
 
     def _control(self, frame: EdgeFrame) -> None:
+        if self._outbox.is_flooded:
+            self.close("the peer takes nothing of what it asks for")
+            return
         self._outbox.control(frame)
         self._wake()
 

@@ -137,7 +137,13 @@ class NodeLink(NodeLinkServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "the first frame of a node must be its hello"
             )
-        return first.frames[0].hello
+        hello = first.frames[0].hello
+        if not hello.instance_id:
+            # Without it one process could not be told from another, and each would take the place.
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "a hello must name its process (instance_id)"
+            )
+        return hello
 
     def _count_refusal(self, context: _Context) -> None:
         """One line for the 1st, 2nd, 4th, 8th … refusal: a node that retries for days with an old

@@ -308,6 +308,9 @@ class NodeSessionEnd:
             self.report()
 
     def _control(self, frame: NodeFrame) -> None:
+        if self._outbox.is_flooded:
+            self.close("the peer takes nothing of what it asks for")
+            return
         self._outbox.control(frame)
         self._wake()
 

@@ -30,6 +30,10 @@ QUANTUM_BYTES = 16 * 1024
 FRAME_WEIGHT_BYTES = 64
 """What a frame without a body counts for."""
 
+CONTROL_LIMIT = 65_536
+"""Control frames that may wait. They are not under credit, so a peer that makes more of them
+necessary than it takes is not waited for any longer."""
+
 _ROOM_BYTES = BATCH_BYTES - 2 * QUANTUM_BYTES
 """A turn begins only below this, since it may overrun its quantum by one piece."""
 
@@ -80,6 +84,11 @@ class Outbox(Generic[Frame]):
             f"Outbox(control={len(self._control)}, lanes={len(self._lanes)}, "
             f"ready={len(self._ready)})"
         )
+
+    @property
+    def is_flooded(self) -> bool:
+        """As many control frames wait as may."""
+        return len(self._control) >= CONTROL_LIMIT
 
     def control(self, frame: Frame) -> None:
         """Queue a frame that overtakes all data."""

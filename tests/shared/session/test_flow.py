@@ -5,12 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iop_shared.session.flow import (
+    CREDIT_LIMIT_BYTES,
     INITIAL_WINDOW_BYTES,
+    MAX_EVENT_COST_BYTES,
     MAX_WINDOW_BYTES,
     FlowViolation,
     ReceiveWindow,
     SendWindow,
     WindowBudget,
+    event_cost,
 )
 
 
@@ -94,3 +97,29 @@ def test_sender_and_receiver_agree_on_the_credit_whatever_happens(
     # A reader that reads all always gets the sender going again.
     send.grant(receive.consumed(unread))
     assert send.available * 2 >= receive.size
+
+
+def test_more_credit_than_any_window_takes_is_a_violation() -> None:
+    window = SendWindow()
+    window.grant(CREDIT_LIMIT_BYTES - INITIAL_WINDOW_BYTES)
+    with pytest.raises(FlowViolation) as caught:
+        window.grant(1)
+    assert (caught.value.actual, caught.value.allowed) == (
+        CREDIT_LIMIT_BYTES + 1,
+        CREDIT_LIMIT_BYTES,
+    )
+
+
+def test_a_window_of_another_initial_size_gives_back_just_what_it_grew_by() -> None:
+    budget = WindowBudget(MAX_WINDOW_BYTES)
+    window = ReceiveWindow(budget, 2 * INITIAL_WINDOW_BYTES)
+    window.received(2 * INITIAL_WINDOW_BYTES)
+    window.consumed(2 * INITIAL_WINDOW_BYTES)
+    assert budget.left_bytes == MAX_WINDOW_BYTES - 2 * INITIAL_WINDOW_BYTES
+    window.close()
+    window.close()
+    assert budget.left_bytes == MAX_WINDOW_BYTES
+
+
+def test_an_event_costs_something_however_short_and_never_more_than_every_window_can_pay() -> None:
+    assert [event_cost(size) for size in (0, 64, 65, 10**9)] == [64, 64, 65, MAX_EVENT_COST_BYTES]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iop_shared.session.outbox import BATCH_BYTES, QUANTUM_BYTES, Chunk, Outbox
+from iop_shared.session.outbox import BATCH_BYTES, CONTROL_LIMIT, QUANTUM_BYTES, Chunk, Outbox
 
 
 def drained(outbox: Outbox[str]) -> list[str | Chunk]:
@@ -121,3 +121,14 @@ def test_every_byte_and_frame_comes_out_once_in_the_order_of_its_lane(
     while outbox:
         take()
     assert got == put
+
+
+def test_control_frames_that_nobody_takes_are_too_many_at_some_point() -> None:
+    outbox: Outbox[str] = Outbox()
+    for _ in range(CONTROL_LIMIT - 1):
+        outbox.control("heartbeat")
+    assert not outbox.is_flooded
+    outbox.control("heartbeat")
+    assert outbox.is_flooded
+    outbox.take()
+    assert not outbox.is_flooded
