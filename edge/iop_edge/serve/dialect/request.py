@@ -33,13 +33,17 @@ Members = dict[str, Raw]
 
 
 class Field(Struct, frozen=True):
-    """What one top-level field has to be. `null` always counts as not given."""
+    """What one top-level field has to be. `null` always counts as not given.
+
+    `schema` says the same in JSON Schema, for the description of the ingress.
+    """
 
     accepts: Callable[[Raw], bool]
     wanted: str
+    schema: Mapping[str, Any]
 
 
-def _of(kind: Any) -> Callable[[Raw], bool]:
+def _decoded(kind: Any, wanted: str) -> Field:
     decode = msgspec.json.Decoder(kind).decode
 
     def accepts(raw: Raw) -> bool:
@@ -49,28 +53,34 @@ def _of(kind: Any) -> Callable[[Raw], bool]:
             return False
         return True
 
-    return accepts
+    return Field(accepts, wanted, msgspec.json.schema(kind))
 
 
-def _like(pattern: bytes) -> Callable[[Raw], bool]:
+def _begins(pattern: bytes, wanted: str, *types: str, **more: Any) -> Field:
     begins = re.compile(pattern).match
-    return lambda raw: begins(raw) is not None
+    return Field(lambda raw: begins(raw) is not None, wanted, {"type": types, **more})
 
 
-TOKENS = Field(_of(Annotated[int, Meta(ge=1, le=_MAX_TOKENS)]), "a whole number of 1 or more")
-BOOLEAN = Field(_of(bool), "true or false")
-NUMBER = Field(_of(float), "a finite number")
-NOT_NEGATIVE = Field(_of(Annotated[float, Meta(ge=0)]), "a number of 0 or more")
-WHOLE = Field(_of(int), "a whole number")
-CHOICES = Field(_of(Annotated[int, Meta(ge=1, le=128)]), "a whole number from 1 to 128")
-TOP_LOGPROBS = Field(_of(Annotated[int, Meta(ge=0, le=1000)]), "a whole number from 0 to 1000")
-TOP_K = Field(_of(Annotated[int, Meta(ge=-1, le=_MAX_TOKENS)]), "a whole number")
-TEXT = Field(_of(str), "a string")
-OBJECT = Field(_like(rb"\{"), "an object")
-LIST = Field(_like(rb"\["), "a list")
-TEXT_OR_LIST = Field(_like(rb'["\[]'), "a string or a list")
-TEXT_OR_OBJECT = Field(_like(rb'["{]'), "a string or an object")
-MESSAGES = Field(_like(rb"\[\s*\{"), "a list of at least one message object")
+TOKENS = _decoded(Annotated[int, Meta(ge=1, le=_MAX_TOKENS)], "a whole number of 1 or more")
+BOOLEAN = _decoded(bool, "true or false")
+NUMBER = _decoded(float, "a finite number")
+NOT_NEGATIVE = _decoded(Annotated[float, Meta(ge=0)], "a number of 0 or more")
+WHOLE = _decoded(int, "a whole number")
+CHOICES = _decoded(Annotated[int, Meta(ge=1, le=128)], "a whole number from 1 to 128")
+TOP_LOGPROBS = _decoded(Annotated[int, Meta(ge=0, le=1000)], "a whole number from 0 to 1000")
+TOP_K = _decoded(Annotated[int, Meta(ge=-1, le=_MAX_TOKENS)], "a whole number")
+TEXT = _decoded(str, "a string")
+OBJECT = _begins(rb"\{", "an object", "object")
+LIST = _begins(rb"\[", "a list", "array")
+TEXT_OR_LIST = _begins(rb'["\[]', "a string or a list", "string", "array")
+TEXT_OR_OBJECT = _begins(rb'["{]', "a string or an object", "string", "object")
+MESSAGES = _begins(
+    rb"\[\s*\{",
+    "a list of at least one message object",
+    "array",
+    minItems=1,
+    items={"type": "object"},
+)
 
 Fields = Mapping[str, Field]
 

@@ -6,6 +6,7 @@ The protocols themselves are described by those who made them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 
 from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProtocol
 from iop_edge.serve.dialect.errors import Dialect
+from iop_edge.serve.dialect.request import MAX_MODEL_CHARS
 from iop_edge.serve.http.routes import Request
 from iop_shared.errors import SHAPES, Code
 
@@ -79,13 +81,31 @@ def _operation(protocol: CallerProtocol) -> dict[str, Any]:
 
 
 def _body(protocol: CallerProtocol) -> dict[str, Any]:
-    fields = {name: {"description": field.wanted} for name, field in protocol.fields.items()}
+    fields = {
+        name: {
+            "description": field.wanted,
+            **(field.schema if name in protocol.required else _or_null(field.schema)),
+        }
+        for name, field in protocol.fields.items()
+    }
     return {
         "type": "object",
         "required": ["model", *protocol.required],
-        "properties": {"model": {**_TEXT, "description": "an id of /v1/models"}, **fields},
+        "properties": {
+            "model": {
+                **_TEXT,
+                "minLength": 1,
+                "maxLength": MAX_MODEL_CHARS,
+                "description": "an id of /v1/models",
+            },
+            **fields,
+        },
         "additionalProperties": True,
     }
+
+
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _models(summary: str) -> dict[str, Any]:
@@ -96,15 +116,17 @@ def _models(summary: str) -> dict[str, Any]:
         "parameters": [
             {**version_header, "description": "where it is sent, the answer has Anthropic's shape"}
         ],
-        "responses": {"200": _response("The models", answer), **_errors(Dialect.OPENAI)},
+        "responses": {"200": _response("The models", answer), **_errors(*Dialect)},
     }
 
 
-def _errors(dialect: Dialect) -> dict[str, Any]:
+def _errors(*dialects: Dialect) -> dict[str, Any]:
+    """By status; in whichever of the dialects the caller speaks."""
     by_status: dict[int, list[Code]] = {}
     for code, shape in SHAPES.items():
         by_status.setdefault(shape.status, []).append(code)
-    content = {"application/json": {"schema": _ERROR_SCHEMAS[dialect]}}
+    schemas = [_ERROR_SCHEMAS[dialect] for dialect in dialects]
+    content = {"application/json": {"schema": {"anyOf": schemas} if schemas[1:] else schemas[0]}}
     return {
         str(status): _response(", ".join(codes), content)
         for status, codes in sorted(by_status.items())

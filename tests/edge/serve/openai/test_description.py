@@ -1,9 +1,12 @@
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from iop_edge.config.effective import OpenAI
+from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProtocol
 from iop_edge.serve.openai.description import document
 from iop_edge.serve.openai.ingress import Ingress
 from iop_shared.errors import SHAPES
@@ -36,9 +39,48 @@ def test_every_code_stands_at_its_status_in_every_operation() -> None:
             for code, shape in SHAPES.items():
                 response = operation["responses"][str(shape.status)]
                 assert code.value in response["description"].split(", ")
-                schema = response["content"]["application/json"]["schema"]["$ref"]
-                is_anthropic = path.startswith("/v1/messages")
-                assert schema.endswith("AnthropicError" if is_anthropic else "OpenAIError")
+                schema = response["content"]["application/json"]["schema"]
+                shapes = {name.rpartition("/")[2] for name in references(schema)}
+                if path.startswith("/v1/models"):
+                    assert shapes == {"AnthropicError", "OpenAIError"}
+                else:
+                    is_anthropic = path.startswith("/v1/messages")
+                    assert shapes == {"AnthropicError" if is_anthropic else "OpenAIError"}
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """As much of JSON Schema as the fields of the ingress use."""
+    kinds = schema["type"] if isinstance(schema["type"], list | tuple) else [schema["type"]]
+    if not any(_TYPES[kind](value) for kind in kinds):
+        return False
+    if isinstance(value, list):
+        items = schema.get("items")
+        return len(value) >= schema.get("minItems", 0) and all(
+            items is None or fits(each, items) for each in value
+        )
+    if isinstance(value, int | float):
+        return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
+    return True
+
+
+@pytest.mark.parametrize("protocol", CALLER_PROTOCOLS, ids=lambda protocol: protocol.surface)
+@pytest.mark.parametrize(
+    "value", [-2, -1, 0, 1, 128, 129, 1001, 2**31, 1.5, -0.5, True, "", "x", [], [{}], ["x"], {}]
+)
+def test_a_fields_description_says_what_is_accepted(protocol: CallerProtocol, value: Any) -> None:
+    raw = Raw(json.dumps(value).encode())
+    for name, field in protocol.fields.items():
+        assert field.accepts(raw) == fits(value, field.schema), name
 
 
 def test_every_reference_leads_somewhere() -> None:
