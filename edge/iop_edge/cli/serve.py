@@ -30,7 +30,7 @@ def serve(config_files: tuple[Path, ...]) -> None:
     \b
     Exit status
       0  ended by SIGTERM, after the drain
-      1  the config is invalid, or an address is taken
+      1  the config is invalid, an address is taken, or usage.file cannot be written
       2  wrong usage, or a file is not there
       7  ended at once by a second signal
     """
@@ -41,6 +41,7 @@ def serve(config_files: tuple[Path, ...]) -> None:
     import uvloop
 
     from iop_edge import app
+    from iop_edge.runtime.usage import UsageFileError
     from iop_edge.serve.http.address import ListenError
 
     try:
@@ -48,6 +49,6 @@ def serve(config_files: tuple[Path, ...]) -> None:
     except ConfigInvalid as invalid:
         show_problems(invalid.problems, (), omitted=invalid.omitted, err=True)
         sys.exit(EXIT_USAGE if isinstance(invalid, SourceMissing) else EXIT_INVALID)
-    except ListenError as error:
+    except (ListenError, UsageFileError) as error:
         echo(f"iop-edge: {error}", err=True)
         sys.exit(EXIT_PORT_TAKEN)

@@ -80,8 +80,16 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Explanation, ...]
 
 
+class UsageFileError(Exception):
+    """The usage file cannot be opened. Names the file and the reason."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"cannot append to usage.file {file}: {reason}")
+
+
 class UsageLedger:
-    """Takes each run's record once. Use as an async context where a file is configured.
+    """Takes each run's record once. Use as an async context where a file is configured, which
+    raises UsageFileError.
 
     The file is appended to in whole lines, from wherever another edge process left it, and a
     record stands in it at most `FLUSH_INTERVAL_S` after its run has ended.
@@ -105,7 +113,11 @@ class UsageLedger:
     async def __aenter__(self) -> UsageLedger:
         if self._file is not None:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._descriptor = os.open(self._file, flags, 0o640)
+            try:
+                self._descriptor = os.open(self._file, flags, 0o640)
+            except OSError as error:
+                reason = (error.strerror or type(error).__name__).lower()
+                raise UsageFileError(self._file, reason) from None
             if _ends_amid_a_line(self._descriptor):
                 self._unwritten += b"\n"
         return self

@@ -24,7 +24,7 @@ from iop_edge.pool.demand import Demand
 from iop_edge.pool.effects import Refused
 from iop_edge.pool.pool import Pool
 from iop_edge.runtime import usage
-from iop_edge.runtime.usage import FinishedRun, UsageLedger, UsageRecord
+from iop_edge.runtime.usage import FinishedRun, UsageFileError, UsageLedger, UsageRecord
 from iop_shared import logs
 from iop_shared.ids import ModelId, RunId
 
@@ -135,6 +135,13 @@ async def test_a_line_that_a_killed_process_left_unfinished_spoils_no_other(tmp_
     async with UsageLedger(file) as ledger:
         ledger.record(finished(2))
     assert "" not in file.read_text().splitlines()
+
+
+async def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "usage.jsonl"
+    with pytest.raises(UsageFileError, match=rf"usage.file {file}: no such file or directory"):
+        async with UsageLedger(file):
+            pass
 
 
 async def test_a_disk_that_is_full_for_a_while_loses_nothing_and_tears_no_line(
