@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -43,3 +45,7 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="iop", prog_name="iop-edge")
 def main() -> None:
     """The edge of IOP: one endpoint in front of several machines with models on them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that knows no line or dot gets an escape in its place, not a traceback.
+            stream.reconfigure(errors="backslashreplace")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -30,3 +32,10 @@ def test_a_command_that_is_none_is_a_usage_error() -> None:
 def test_the_version_is_told() -> None:
     ran = CliRunner().invoke(main, ["--version"])
     assert (ran.exit_code, ran.stdout.startswith("iop-edge, version ")) == (0, True)
+
+
+def test_a_terminal_that_cannot_show_a_sign_gets_an_escape(tmp_path: Path) -> None:
+    (path := tmp_path / "edge.yaml").write_text("edge: {nmae: x}", encoding="utf-8")
+    ran = CliRunner(charset="latin-1").invoke(main, ["config", "check", "--config", str(path)])
+    assert ran.exit_code == 1
+    assert "1 \\u2502 edge: {nmae:" in ran.stdout

@@ -177,3 +177,23 @@ def secret(text: str):
     from iop_edge.config.load import SecretFile
 
     return SecretFile(text.encode(), 0o600)
+
+
+@pytest.mark.req("CFG-2")
+def test_a_name_that_reads_like_a_secret_place_is_merged_like_any_other() -> None:
+    config = effective(
+        """
+        protocol_profiles:
+          headers: {base: vllm, model_mapping: {a: x},
+                    extensions: {headers: {h: {one: 1}}, auth: {value: {one: 1}}}}
+        """,
+        """
+        protocol_profiles:
+          headers: {model_mapping: {b: y},
+                    extensions: {headers: {h: {two: 2}}, auth: {value: {two: 2}}}}
+        """,
+    )
+    profile = config.protocol_profiles["headers"]
+    assert profile.model_mapping == {"a": "x", "b": "y"}
+    both = {"one": 1, "two": 2}
+    assert profile.extensions == {"headers": {"h": both}, "auth": {"value": both}}

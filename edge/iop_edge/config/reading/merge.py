@@ -73,11 +73,13 @@ def _values(base: Any, over: Any, pattern: Pattern, places: Places) -> Any:
 
 def _is_whole(pattern: Pattern) -> bool:
     """Whether a mapping at `pattern` is one value: a reference to a secret, or a header."""
-    return (
-        pattern == ("nodes", "token")
-        or pattern[-2:] == ("auth", "value")
-        or pattern[-2:-1] == ("headers",)
-    )
+    match pattern:
+        case ("nodes", "token") | ("protocol_profiles", _, "auth", "value"):
+            return True
+        case ("nodes", "adapters" | "providers", "headers", _):
+            return True
+        case _:
+            return False
 
 
 def _lists(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,10 +16,11 @@ from iop_shared.ids import ModelId, ProviderId, Target
 
 
 class Served(Struct, frozen=True, gc=False):
-    """A provider with the adapter it runs on, where that is known."""
+    """A provider with the adapter it runs on, where that is known, and the models it serves."""
 
     provider: Provider
     adapter: Adapter | None
+    models: Collection[str]
 
 
 def served_by_id(nodes: Sequence[Node]) -> dict[str, Served]:
@@ -29,7 +30,11 @@ def served_by_id(nodes: Sequence[Node]) -> dict[str, Served]:
         adapters = {adapter.key: adapter for adapter in node.adapters}
         for provider in node.providers:
             adapter = adapters.get(provider.adapter) if provider.adapter is not None else None
-            found.setdefault(provider.id, Served(provider, adapter))
+            models = provider.models
+            found.setdefault(
+                provider.id,
+                Served(provider, adapter, models if len(models) < 8 else frozenset(models)),
+            )
     return found
 
 
@@ -84,7 +89,7 @@ def _check_pair(
 ) -> None:
     provider, adapter = known.provider, known.adapter
     report = context.report
-    if provider.models and target not in provider.models:
+    if known.models and target not in known.models:
         report.error(
             "unknown_served_model",
             f"the provider `{provider.id}` does not serve this model"

@@ -162,8 +162,11 @@ class _NodeResolver:
         models = document.models
         if len(models) == 1 or len(set(models)) == len(models):
             return
+        seen: set[str] = set()
         for position, model in enumerate(models):
-            if model in models[:position]:
+            if model not in seen:
+                seen.add(model)
+            else:
                 self._report.error(
                     "duplicate_id",
                     "this served model stands in the list already",
