@@ -8,7 +8,7 @@ are reported through `SessionEvents`.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Iterable
 from typing import Protocol
 
 from iop.runtime_pb2 import (
@@ -21,7 +21,6 @@ from iop.runtime_pb2 import (
     Goodbye,
     Heartbeat,
     Hello,
-    NodeBatch,
     NodeConfigAnswer,
     NodeConfigPayload,
     NodeConfigRefreshRequest,
@@ -32,16 +31,11 @@ from iop.runtime_pb2 import (
 from iop_edge.runtime.attempt import Attempt
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId
-from iop_shared.session.flow import (
-    FlowViolation,
-    ReceiveWindow,
-    SendWindow,
-    WindowBudget,
-    event_cost,
-)
-from iop_shared.session.handshake import Handshake, Kind, ProtocolError
+from iop_shared.session.flow import ReceiveWindow, SendWindow, WindowBudget, event_cost
+from iop_shared.session.handshake import Kind
 from iop_shared.session.liveness import Liveness
-from iop_shared.session.outbox import QUANTUM_BYTES, Outbox
+from iop_shared.session.outbox import QUANTUM_BYTES, Chunk
+from iop_shared.session_end import SessionEnd
 from iop_shared.wire import edge_batch
 
 
@@ -59,7 +53,7 @@ class SessionEvents(Protocol):
         ...
 
 
-class NodeSession:
+class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
     """Created once a hello has been accepted; open until `close`."""
 
     def __init__(
@@ -70,40 +64,21 @@ class NodeSession:
         events: SessionEvents,
         budget: WindowBudget,
     ) -> None:
+        super().__init__(epoch, Liveness(asyncio.get_running_loop().time()))
         self.node_id = node_id
-        self.epoch = epoch
         self.instance_id = hello.instance_id
         self.node_version = hello.version
         self.is_leaving = False
         """The node has said goodbye: it takes no new attempts."""
-        self.dropped: Counter[str] = Counter()
-        """Frames that were counted and ignored, by reason."""
         self._events = events
         self._budget = budget
-        self._loop = asyncio.get_running_loop()
-        self._handshake = Handshake()
-        self._handshake.receive(Kind.GREETING)
-        self._liveness = Liveness(self._loop.time())
-        self._outbox: Outbox[EdgeFrame] = Outbox()
         self._attempts: dict[int, Attempt] = {}
         self._last_attempt_id = 0
-        self._heartbeats = 0
-        self._writer: asyncio.Future[None] | None = None
         self._probes: list[asyncio.Future[None]] = []
-        self._closed_because: str | None = None
-        self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
 
     def __repr__(self) -> str:
         state = self._closed_because or "open"
         return f"NodeSession({self.node_id}#{self.epoch}, {state}, attempts={len(self._attempts)})"
-
-    @property
-    def is_open(self) -> bool:
-        return self._closed_because is None
-
-    @property
-    def close_reason(self) -> str | None:
-        return self._closed_because
 
     @property
     def open_attempts(self) -> int:
@@ -142,12 +117,10 @@ class NodeSession:
             opening.run.MergeFromString(body)
         else:
             opening.tunnel.body = body
-        self._outbox.frame(
-            attempt_id, EdgeFrame(attempt_open=opening), len(body) if is_inline else 256
-        )
+        weight = len(body) if is_inline else 256
+        self.send_frame(attempt_id, EdgeFrame(attempt_open=opening), weight)
         if not is_inline:
             attempt.begin_body(body)
-        self._wake()
         return attempt
 
     def say_goodbye(self, reason: str, deadline_ms: int) -> None:
@@ -173,14 +146,6 @@ class NodeSession:
 
     # -- AttemptLink ---------------------------------------------------------------------------
 
-    def send_body(self, attempt_id: int, content: bytes) -> None:
-        self._outbox.body(attempt_id, content)
-        self._wake()
-
-    def end_body(self, attempt_id: int) -> None:
-        self._outbox.end_body(attempt_id)
-        self._wake()
-
     def send_credit(self, attempt_id: int, size: int) -> None:
         self._control(EdgeFrame(credit=Credit(attempt_id=attempt_id, window_bytes=size)))
 
@@ -194,57 +159,27 @@ class NodeSession:
             self._control(EdgeFrame(cancel=Cancel(attempt_id=attempt_id, reason=reason)))
         attempt.on_end(Fault(Code.INTERNAL, f"the attempt was cancelled: {reason}"))
 
-    # -- the transport's side ------------------------------------------------------------------
+    # -- SessionEnd ----------------------------------------------------------------------------
 
-    async def next_batch(self) -> EdgeBatch | None:
-        """What waits, as soon as something does; None once the session is over."""
-        while not self._outbox:
-            if not self.is_open:
-                return None
-            self._writer = self._loop.create_future()
-            try:
-                await self._writer
-            finally:
-                self._writer = None
-        self._liveness.said(self._loop.time())
-        return edge_batch(self.epoch, self._outbox.take())
+    def _batch(self, items: Iterable[EdgeFrame | Chunk]) -> EdgeBatch:
+        return edge_batch(self.epoch, items)
 
-    def receive(self, batch: NodeBatch) -> None:
-        """Take a batch in. A peer that breaks the protocol closes the session."""
-        if not self.is_open:
-            self.dropped["after_close"] += len(batch.frames)
-            return
-        if batch.session_epoch != self.epoch:
-            self.dropped["old_epoch"] += len(batch.frames)
-            return
-        self._liveness.heard(self._loop.time())
+    def _heartbeat(self, heartbeat: Heartbeat) -> EdgeFrame:
+        return EdgeFrame(heartbeat=heartbeat)
+
+    def _heard(self) -> None:
         for probe in self._probes:
             if not probe.done():
                 probe.set_result(None)
-        try:
-            for frame in batch.frames:
-                self._receive(frame)
-        except (ProtocolError, FlowViolation) as error:
-            self.close(f"protocol_error: {error}")
 
-    def close(self, reason: str) -> None:
-        """The session is over: every attempt is told, then the hub. Idempotent."""
-        if not self.is_open:
-            return
-        self._closed_because = reason
-        self._handshake.end()
-        self._timer.cancel()
+    def _closed(self, reason: str) -> None:
+        """Every attempt is told, then the hub."""
         attempts, self._attempts = self._attempts, {}
         for attempt in attempts.values():
             self._outbox.drop(attempt.attempt_id)
             attempt.on_end(Fault(Code.NODE_LOST, f"the connection to node {self.node_id} was lost"))
-        for probe in self._probes:
-            if not probe.done():
-                probe.set_result(None)
-        self._wake()
+        self._heard()
         self._events.on_closed(self, reason)
-
-    # ------------------------------------------------------------------------------------------
 
     def _receive(self, frame: NodeFrame) -> None:
         match frame.WhichOneof("frame"):
@@ -270,12 +205,7 @@ class NodeSession:
                 if (attempt := self._attempt(credit.attempt_id)) is not None:
                     attempt.on_credit(credit.window_bytes)
             case "heartbeat":
-                if not frame.heartbeat.is_answer:
-                    self._control(
-                        EdgeFrame(
-                            heartbeat=Heartbeat(sequence=frame.heartbeat.sequence, is_answer=True)
-                        )
-                    )
+                self._answer_beat(frame.heartbeat)
             case "config_answer":
                 self._events.on_answer(self, frame.config_answer)
             case "report":
@@ -309,31 +239,6 @@ class NodeSession:
         if end.fault.upstream_may_have_started:
             attempt.on_started()
         attempt.on_end(_fault(end.fault.code, end.fault.message))
-
-    def _control(self, frame: EdgeFrame) -> None:
-        if self._outbox.is_flooded:
-            self.close("the peer takes nothing of what it asks for")
-            return
-        self._outbox.control(frame)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
-
-    def _beat(self) -> None:
-        self._heartbeats += 1
-        self._control(EdgeFrame(heartbeat=Heartbeat(sequence=self._heartbeats)))
-
-    def _tick(self) -> None:
-        now = self._loop.time()
-        if self._liveness.is_lost(now):
-            self.close(f"silent for {now - self._liveness.last_heard:.0f} s")
-            return
-        if self._liveness.is_heartbeat_due(now):
-            self._liveness.said(now)
-            self._beat()
-        self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
 
 
 def _fault(code: str, message: str) -> Fault:

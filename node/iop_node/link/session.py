@@ -7,14 +7,13 @@ the router's decision, what a payload becomes is the applier's: both are reached
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Iterable
 from typing import Protocol
 
 from iop.runtime_pb2 import (
     AttemptEnd,
     AttemptOpen,
     Credit,
-    EdgeBatch,
     EdgeFrame,
     Goodbye,
     Heartbeat,
@@ -37,14 +36,14 @@ from iop_shared.errors import Code, Fault
 from iop_shared.session.flow import (
     CREDIT_LIMIT_BYTES,
     MAX_EVENT_COST_BYTES,
-    FlowViolation,
     ReceiveWindow,
     SendWindow,
     WindowBudget,
 )
-from iop_shared.session.handshake import SPOKEN, Handshake, Kind, ProtocolError
+from iop_shared.session.handshake import SPOKEN, Kind, ProtocolError
 from iop_shared.session.liveness import Liveness
-from iop_shared.session.outbox import FRAME_WEIGHT_BYTES, Outbox
+from iop_shared.session.outbox import Chunk
+from iop_shared.session_end import SessionEnd
 from iop_shared.wire import node_batch
 
 _log = logs.get("link")
@@ -79,7 +78,7 @@ class _Running:
         self.task: asyncio.Task[None] | None = None
 
 
-class NodeSessionEnd:
+class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
     """Created from the edge's welcome; open until `close`.
 
     Raises ProtocolError for a welcome that no session can be held by.
@@ -87,47 +86,30 @@ class NodeSessionEnd:
 
     def __init__(self, welcome: Welcome, ports: NodePorts, budget: WindowBudget) -> None:
         _require_sane(welcome)
-        self.epoch = welcome.session_epoch
-        self.boot_id = welcome.boot_id
-        self.node_id = welcome.node_id
-        self.dropped: Counter[str] = Counter()
-        self._ports = ports
-        self._budget = budget
-        self._window_bytes = welcome.initial_window_bytes
-        self._loop = asyncio.get_running_loop()
-        self._handshake = Handshake()
-        self._handshake.receive(Kind.GREETING)
-        self._liveness = Liveness(
-            self._loop.time(),
+        liveness = Liveness(
+            asyncio.get_running_loop().time(),
             welcome.heartbeat_interval_ms / 1000,
             welcome.silence_limit_ms / 1000,
         )
-        self._outbox: Outbox[NodeFrame] = Outbox()
+        super().__init__(welcome.session_epoch, liveness)
+        self.boot_id = welcome.boot_id
+        self.node_id = welcome.node_id
+        self._ports = ports
+        self._budget = budget
+        self._window_bytes = welcome.initial_window_bytes
         self._running: dict[int, _Running] = {}
         self._applying: set[asyncio.Task[None]] = set()
-        self._writer: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_leaving = False
         self._reported = NodeReport()
-        self._heartbeats = 0
-        self._closed_because: str | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done once the session is over."""
-        self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
         self._apply(welcome.payload, is_welcome=True)
 
     def __repr__(self) -> str:
         state = self._closed_because or "open"
         return f"NodeSessionEnd(#{self.epoch}, {state}, attempts={len(self._running)})"
-
-    @property
-    def is_open(self) -> bool:
-        return self._closed_because is None
-
-    @property
-    def close_reason(self) -> str | None:
-        return self._closed_because
 
     async def drain(self, reason: str, deadline_s: float) -> bool:
         """Say goodbye and let the attempts end. True when all did before the deadline."""
@@ -151,66 +133,31 @@ class NodeSessionEnd:
 
     # -- ResponseLink --------------------------------------------------------------------------
 
-    def send_frame(
-        self, attempt_id: int, frame: NodeFrame, weight: int = FRAME_WEIGHT_BYTES
-    ) -> None:
-        self._outbox.frame(attempt_id, frame, weight)
-        self._wake()
-
-    def send_body(self, attempt_id: int, content: bytes) -> None:
-        self._outbox.body(attempt_id, content)
-        self._wake()
-
     def send_credit(self, attempt_id: int, size: int) -> None:
         self._control(NodeFrame(credit=Credit(attempt_id=attempt_id, window_bytes=size)))
 
-    # -- the dialer's side ---------------------------------------------------------------------
+    # -- SessionEnd ----------------------------------------------------------------------------
 
-    async def next_batch(self) -> NodeBatch | None:
-        """What waits, as soon as something does; None once the session is over."""
-        while not self._outbox:
-            if not self.is_open:
-                return None
-            self._writer = self._loop.create_future()
-            try:
-                await self._writer
-            finally:
-                self._writer = None
-        self._liveness.said(self._loop.time())
-        return node_batch(self.epoch, self._outbox.take())
+    def _batch(self, items: Iterable[NodeFrame | Chunk]) -> NodeBatch:
+        return node_batch(self.epoch, items)
 
-    def receive(self, batch: EdgeBatch) -> None:
-        """Take a batch in. A peer that breaks the protocol closes the session."""
-        if not self.is_open:
-            self.dropped["after_close"] += len(batch.frames)
-            return
-        if batch.session_epoch != self.epoch:
-            self.dropped["old_epoch"] += len(batch.frames)
-            return
-        self._liveness.heard(self._loop.time())
-        try:
-            for frame in batch.frames:
-                self._receive(frame)
-        except (ProtocolError, FlowViolation) as error:
-            reason = f"protocol_error: {error}"
-            self._control(NodeFrame(goodbye=Goodbye(reason=reason)))
-            self.close(reason)
+    def _heartbeat(self, heartbeat: Heartbeat) -> NodeFrame:
+        return NodeFrame(heartbeat=heartbeat)
 
-    def close(self, reason: str) -> None:
-        """The session is over: every attempt is cancelled. Idempotent."""
-        if not self.is_open:
-            return
-        self._closed_because = reason
-        self._handshake.end()
-        self._timer.cancel()
+    def _ticked(self) -> None:
+        self.report()
+
+    def _break_off(self, reason: str) -> None:
+        self._control(NodeFrame(goodbye=Goodbye(reason=reason)))
+        self.close(reason)
+
+    def _closed(self, reason: str) -> None:
+        """Every attempt is cancelled."""
         for running in self._running.values():
             if running.task is not None:
                 running.task.cancel()
-        self._wake()
         self.closed.set_result(None)
         self._ports.connected(False)
-
-    # ------------------------------------------------------------------------------------------
 
     def _receive(self, frame: EdgeFrame) -> None:
         match frame.WhichOneof("frame"):
@@ -232,12 +179,7 @@ class NodeSessionEnd:
             case "cancel":
                 self._cancel(frame.cancel.attempt_id)
             case "heartbeat":
-                if not frame.heartbeat.is_answer:
-                    self._control(
-                        NodeFrame(
-                            heartbeat=Heartbeat(sequence=frame.heartbeat.sequence, is_answer=True)
-                        )
-                    )
+                self._answer_beat(frame.heartbeat)
             case "config_refresh":
                 self._apply(frame.config_refresh.payload, is_welcome=False)
             case "welcome":
@@ -306,29 +248,6 @@ class NodeSessionEnd:
             if answer.is_acknowledged:
                 self._ports.connected(True)
             self.report()
-
-    def _control(self, frame: NodeFrame) -> None:
-        if self._outbox.is_flooded:
-            self.close("the peer takes nothing of what it asks for")
-            return
-        self._outbox.control(frame)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
-
-    def _tick(self) -> None:
-        now = self._loop.time()
-        if self._liveness.is_lost(now):
-            self.close(f"silent for {now - self._liveness.last_heard:.0f} s")
-            return
-        if self._liveness.is_heartbeat_due(now):
-            self._liveness.said(now)
-            self._heartbeats += 1
-            self._control(NodeFrame(heartbeat=Heartbeat(sequence=self._heartbeats)))
-            self.report()
-        self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
 
 
 def _require_sane(welcome: Welcome) -> None:
