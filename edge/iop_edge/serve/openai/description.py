@@ -68,7 +68,7 @@ def document() -> dict[str, Any]:
 def _operation(protocol: CallerProtocol) -> dict[str, Any]:
     answer: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if protocol.can_stream:
-        answer["text/event-stream"] = {"schema": _TEXT}
+        answer["text/event-stream"] = {}
     return {
         "operationId": protocol.operation,
         "summary": _SUMMARIES[protocol.surface],
