@@ -19,6 +19,7 @@ from iop_edge.cli.config_files import (
     json_option,
     read,
     show_problems,
+    skip_secrets_option,
     verdict,
 )
 from iop_edge.cli.main import LazyGroup
@@ -38,9 +39,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option(
-    "--skip-secrets", is_flag=True, help="Resolve no secrets, where they are not at hand."
-)
+@skip_secrets_option
 @config_option
 @json_option
 def check(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> None:
@@ -54,10 +53,12 @@ def check(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> 
       1  invalid
       2  wrong usage, or a file is not there
     """
-    loaded, sources = _loaded(config_files, skip_secrets=skip_secrets, as_json=as_json)
+    loaded, sources = loaded_or_exit(
+        config_paths(config_files), skip_secrets=skip_secrets, as_json=as_json
+    )
     warnings, omitted = loaded.warnings[:MAX_SHOWN], len(loaded.warnings[MAX_SHOWN:])
     if as_json:
-        _print_json(verdict(warnings, omitted, is_valid=True))
+        print_json(verdict(warnings, omitted, is_valid=True))
         return
     show_problems(warnings, sources.files, omitted=omitted)
     effective = loaded.config
@@ -71,9 +72,7 @@ def check(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> 
 
 
 @config.command()
-@click.option(
-    "--skip-secrets", is_flag=True, help="Resolve no secrets, where they are not at hand."
-)
+@skip_secrets_option
 @config_option
 @json_option
 def show(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> None:
@@ -92,11 +91,13 @@ def show(skip_secrets: bool, config_files: tuple[Path, ...], as_json: bool) -> N
     from iop_edge.config.view import resolved, view
     from iop_edge.config.yaml12.emit import emit
 
-    loaded, sources = _loaded(config_files, skip_secrets=skip_secrets, as_json=as_json)
+    loaded, sources = loaded_or_exit(
+        config_paths(config_files), skip_secrets=skip_secrets, as_json=as_json
+    )
     is_promoted = loaded.queue_source == "providers"
     shown = view(loaded.config, is_queue_promoted=is_promoted)
     if as_json:
-        _print_json(shown | {"resolved": resolved(loaded.config, queue_source=loaded.queue_source)})
+        print_json(shown | {"resolved": resolved(loaded.config, queue_source=loaded.queue_source)})
         return
     warnings, omitted = loaded.warnings[:MAX_SHOWN], len(loaded.warnings[MAX_SHOWN:])
     show_problems(warnings, sources.files, omitted=omitted, err=True)
@@ -118,12 +119,16 @@ def schema(as_json: bool) -> None:
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-def _loaded(
-    config_files: Sequence[Path], *, skip_secrets: bool, as_json: bool
+def loaded_or_exit(
+    paths: Sequence[Path],
+    *,
+    skip_secrets: bool,
+    as_json: bool,
+    fingerprint_key: bytes | None = None,
 ) -> tuple[Loaded, Sources]:
     """The proved candidate, or the end of the command with its problems told."""
     try:
-        sources = read(config_paths(config_files))
+        sources = read(paths, fingerprint_key)
     except SourceMissing as missing:
         _tell(missing, (), as_json=as_json)
         sys.exit(EXIT_USAGE)
@@ -136,7 +141,7 @@ def _loaded(
 
 def _tell(invalid: ConfigInvalid, files: Any, *, as_json: bool) -> None:
     if as_json:
-        _print_json(verdict(invalid.problems, invalid.omitted, is_valid=False))
+        print_json(verdict(invalid.problems, invalid.omitted, is_valid=False))
         return
     show_problems(invalid.problems, files, omitted=invalid.omitted)
     echo(f"invalid: {_count(invalid.errors, 'problem')}", fg="red")
@@ -146,5 +151,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Print one document, for programs."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -12,23 +12,13 @@ from typing import Any
 import click
 import msgspec
 
-from iop_edge.cli.config_files import (
-    EXIT_INVALID,
-    EXIT_USAGE,
-    echo,
-    json_option,
-    show_problems,
-    skip_secrets_option,
-    verdict,
-)
+from iop_edge.cli.config import loaded_or_exit, print_json
+from iop_edge.cli.config_files import echo, json_option, skip_secrets_option
 from iop_edge.config.effective import SecretRef
-from iop_edge.config.load import Loaded, load
-from iop_edge.config.problems import ConfigInvalid
 from iop_edge.refresh.diff import Change
 from iop_edge.refresh.diff import diff as differences
 from iop_edge.refresh.plan import Plan, plan
 from iop_edge.refresh.receipt import ChangeReport
-from iop_edge.runtime.sources import SourceMissing, read_sources
 
 EXIT_LIVE = 3
 EXIT_RESTART = 4
@@ -57,42 +47,27 @@ def diff(before: str, after: str, skip_secrets: bool, as_json: bool) -> None:
     """
     # One key for both, so that equal secrets have equal fingerprints.
     key = secrets.token_bytes(32)
-    old = _loaded(before, key, skip_secrets=skip_secrets, as_json=as_json)
-    new = _loaded(after, key, skip_secrets=skip_secrets, as_json=as_json)
+    old, new = (
+        loaded_or_exit(paths, skip_secrets=skip_secrets, as_json=as_json, fingerprint_key=key)[0]
+        for paths in (_paths(before), _paths(after))
+    )
 
     def same_secret(ref: SecretRef) -> bool:
         return old.vault.fingerprint(ref) == new.vault.fingerprint(ref)
 
     outcome = plan(differences(old.config, new.config, same_secret), frozenset())
     if as_json:
-        click.echo(json.dumps(_report(outcome), indent=2, ensure_ascii=False))
+        print_json(_report(outcome))
     else:
         _show(outcome)
     sys.exit(_exit_status(outcome))
 
 
-def _loaded(files: str, key: bytes, *, skip_secrets: bool, as_json: bool) -> Loaded:
+def _paths(files: str) -> list[Path]:
     paths = [Path(one) for one in files.split(",") if one]
     if not paths:
         raise click.UsageError("A and B each name one file, or several joined by commas")
-    try:
-        sources = read_sources(paths, fingerprint_key=key)
-    except SourceMissing as missing:
-        _tell(missing, (), as_json=as_json)
-        sys.exit(EXIT_USAGE)
-    try:
-        return load(sources, skip_secrets=skip_secrets)
-    except ConfigInvalid as invalid:
-        _tell(invalid, sources.files, as_json=as_json)
-        sys.exit(EXIT_INVALID)
-
-
-def _tell(invalid: ConfigInvalid, files: Any, *, as_json: bool) -> None:
-    if as_json:
-        document = verdict(invalid.problems, invalid.omitted, is_valid=False)
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-    else:
-        show_problems(invalid.problems, files, omitted=invalid.omitted)
+    return paths
 
 
 def _exit_status(outcome: Plan) -> int:

@@ -63,9 +63,9 @@ def config_paths(
     return (next((one for one in DEFAULT_FILES if one.exists()), DEFAULT_FILES[0]),)
 
 
-def read(paths: Sequence[Path]) -> Sources:
+def read(paths: Sequence[Path], fingerprint_key: bytes | None = None) -> Sources:
     """The files' candidate, for one command. Raises SourceMissing."""
-    return read_sources(paths, fingerprint_key=secrets.token_bytes(32))
+    return read_sources(paths, fingerprint_key=fingerprint_key or secrets.token_bytes(32))
 
 
 def show_problems(
