@@ -102,7 +102,10 @@ class Edge:
             payloads=payloads,
             nodes=self.hub,
             admission=self.dispatcher,
-            read_sources=partial(read_sources, paths, fingerprint_key=fingerprint_key),
+            # A refresh that waited for a pipe would hold up every later one, and the drain.
+            read_sources=partial(
+                read_sources, paths, fingerprint_key=fingerprint_key, takes_pipes=False
+            ),
             build_catalog=Catalog.from_config,
             observe=self.metrics.observe_refresh,
             undisturbed=interpreter.undisturbed,

@@ -36,13 +36,17 @@ class SourceMissing(ConfigInvalid):
         )
 
 
-def read_sources(paths: Sequence[Path], *, fingerprint_key: bytes) -> Sources:
+def read_sources(
+    paths: Sequence[Path], *, fingerprint_key: bytes, takes_pipes: bool = True
+) -> Sources:
     """The candidate that the files and the environment of this process make now.
 
-    Secret files are read when the loader asks for them. Raises SourceMissing.
+    A pipe is waited for, as a shell's `<(…)` wants it; without `takes_pipes` whatever is no regular
+    file is refused, so that nothing is waited for. Secret files are read when the loader asks for
+    them. Raises SourceMissing.
     """
     return Sources(
-        files=tuple(_source(path) for path in paths),
+        files=tuple(_source(path, takes_pipes=takes_pipes) for path in paths),
         environment=dict(os.environ),
         read_secret=read_secret,
         fingerprint_key=fingerprint_key,
@@ -61,9 +65,11 @@ def read_secret(path: str) -> SecretFile:
         raise SecretUnreadable(_reason(error)) from None
 
 
-def _source(path: Path) -> SourceFile:
+def _source(path: Path, *, takes_pipes: bool) -> SourceFile:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=None if takes_pipes else _open_without_waiting) as file:
+            if not (takes_pipes or stat.S_ISREG(os.fstat(file.fileno()).st_mode)):
+                raise SourceMissing(path, "is no regular file, so it cannot be read anew")
             # One byte past the bound is enough for the loader to refuse the file.
             return SourceFile(_name(path), file.read(MAX_BYTES + 1))
     except (OSError, ValueError) as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from iop_edge.app import Edge
 from iop_edge.config.load import SecretFile, SecretUnreadable, load
 from iop_edge.config.problems import ConfigInvalid
+from iop_edge.runtime.reloader import RefreshRequest
 from iop_edge.runtime.sources import SourceMissing, read_secret, read_sources
 
 
@@ -57,6 +60,35 @@ def test_a_file_that_cannot_be_read_is_an_invalid_candidate(
     [problem] = raised.value.problems
     assert (problem.code, problem.file) == ("file_unreadable", str(path))
     assert problem.message.endswith(reason)
+
+
+@pytest.mark.req("REF-5", "REF-10")
+def test_a_pipe_is_waited_for_only_where_it_may_be(tmp_path: Path) -> None:
+    pipe = tmp_path / "edge.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(SourceMissing, match="no regular file"):
+        read_sources([pipe], fingerprint_key=b"k", takes_pipes=False)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"edge: { id: piped }\n",))
+    writer.start()
+    assert load(read_sources([pipe], fingerprint_key=b"k")).config.edge.id == "piped"
+    writer.join()
+
+
+@pytest.mark.req("REF-5")
+async def test_an_edge_whose_file_became_a_pipe_refuses_it_and_refreshes_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "edge.yaml"
+    path.write_text("{}\n")
+    edge = Edge(load(read_sources([path], fingerprint_key=b"k")), [path], b"k")
+    path.unlink()
+    os.mkfifo(path)
+    refused = await edge.reloader.refresh(RefreshRequest(mode="apply"))
+    assert [error.code for error in refused.errors] == ["file_unreadable"]
+    path.unlink()
+    path.write_text("long_context_threshold_tokens: 5\n")
+    applied = await edge.reloader.refresh(RefreshRequest(mode="apply"))
+    assert (applied.status, applied.generation.after) == ("applied", 2)
 
 
 def test_a_name_that_is_no_text_can_still_be_printed(tmp_path: Path) -> None:
