@@ -1,6 +1,7 @@
 """How the commands reach a running edge: its admin address, and small JSON requests to it.
 
 It speaks plain HTTP over loopback or a Unix socket, and knows nothing of what the answers mean.
+Nothing that answers there is trusted to be an edge.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 120.0
@@ -22,6 +28,8 @@ _PIECE_BYTES = 65_536
 
 class Unreachable(Exception):
     """Nobody answers at the admin address. The message says where and why."""
+
+    code = "unreachable"
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(
@@ -35,12 +43,25 @@ class Unreachable(Exception):
 class NoAnswer(Exception):
     """Somebody answers at the admin address, but not as an edge does."""
 
+    code = "no_answer"
 
-class Answer(NamedTuple):
-    """One JSON document of an answer, with the answer's HTTP status."""
+    def __init__(self) -> None:
+        super().__init__("what answers at the admin address is no edge")
 
-    status: int
-    document: Any
+
+def read(document: Any, kind: type[T]) -> T:
+    """The document as this shape. Raises NoAnswer."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError:
+        raise NoAnswer from None
+
+
+def tell(failure: Unreachable | NoAnswer, *, as_json: bool) -> None:
+    """Say it on stderr, and where JSON is wanted also as JSON on stdout."""
+    if as_json:
+        click.echo(json.dumps({"error": {"code": failure.code, "message": str(failure)}}))
+    click.echo(f"iop-edge: {failure}", err=True)
 
 
 class AdminClient:
@@ -52,26 +73,29 @@ class AdminClient:
         self._unix_path = text.removeprefix("unix:") if text.startswith("unix:") else None
         if self._unix_path is None:
             host, _, port = text.rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65_536 or "/" in text:
-                raise ValueError(f"{address!r} is no admin address: write host:port or unix:/path")
+            is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
+            if not (host and is_port) or "/" in text:
+                raise self._is_none()
             self._host, self._port = host.strip("[]"), int(port)
 
-    def get(self, path: str) -> Answer:
-        """GET one document. Raises Unreachable or NoAnswer."""
-        return self._last(self._request("GET", path, None))
+    def get(self, path: str) -> Any:
+        """GET one document, whatever its HTTP status. Raises Unreachable or NoAnswer."""
+        documents = [*self._request("GET", path, None)]
+        if len(documents) != 1:
+            raise NoAnswer
+        return documents[0]
 
-    def post(self, path: str, body: Any) -> Iterator[Answer]:
+    def post(self, path: str, body: Any) -> Iterator[Any]:
         """POST a document; gives each line of a streamed answer as it comes, the result last.
 
         Raises Unreachable or NoAnswer, also midway.
         """
         return self._request("POST", path, json.dumps(body).encode())
 
-    def _last(self, answers: Iterator[Answer]) -> Answer:
-        (answer,) = answers
-        return answer
+    def _is_none(self) -> ValueError:
+        return ValueError(f"{self.address!r} is no admin address: write host:port or unix:/path")
 
-    def _request(self, method: str, path: str, body: bytes | None) -> Iterator[Answer]:
+    def _request(self, method: str, path: str, body: bytes | None) -> Iterator[Any]:
         headers = {"Accept": "application/x-ndjson, application/json", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -84,9 +108,9 @@ class AdminClient:
                     else:
                         documents = iter([response.read(MAX_ANSWER_BYTES)])
                     for document in documents:
-                        yield Answer(response.status, json.loads(document))
-            except ValueError as error:
-                raise NoAnswer(f"{self.address} does not answer as an edge does") from error
+                        yield json.loads(document)
+            except (ValueError, RecursionError):
+                raise NoAnswer from None
             except (OSError, http.client.HTTPException) as error:
                 raise Unreachable(self.address, _why(error)) from error
 
@@ -100,6 +124,8 @@ class AdminClient:
             )
         try:
             connection.connect()
+        except UnicodeError:  # a name that cannot be looked up
+            raise self._is_none() from None
         except OSError as error:
             connection.close()
             raise Unreachable(self.address, _why(error)) from error
@@ -134,6 +160,6 @@ def _why(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, http.client.IncompleteRead):
         return "it went away before it had answered"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+    if isinstance(error, OSError):
+        return error.strerror.lower() if error.strerror else str(error)
     return type(error).__name__

@@ -17,14 +17,19 @@ from iop_edge.cli.admin_client import AdminClient, NoAnswer, Unreachable
 def health(admin: str | None, config_files: tuple[Any, ...], as_json: bool) -> None:
     """Exit 0 when the running edge is ready, and 1 when it is not or does not answer."""
     try:
-        status, document = AdminClient(admin_address(admin, config_files)).get("/readyz")
+        document = AdminClient(admin_address(admin, config_files)).get("/readyz")
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except (Unreachable, NoAnswer) as error:
         is_ready, why = False, str(error)
     else:
-        missing = document.get("waiting_for", []) if isinstance(document, dict) else []
-        is_ready = status == 200
-        why = "ready" if is_ready else f"not ready: {', '.join(map(str, missing)) or status}"
+        # The shapes are not imported here: this is run every few seconds.
+        match document:
+            case {"ready": True}:
+                is_ready, why = True, "ready"
+            case {"ready": False, "waiting_for": [*missing]}:
+                is_ready, why = False, f"not ready: {', '.join(map(str, missing))}"
+            case _:
+                is_ready, why = False, str(NoAnswer())
     click.echo(json.dumps({"ready": is_ready, "detail": why}) if as_json else why)
     sys.exit(0 if is_ready else 1)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 from rich.console import Console
 
 from iop_edge.cli.admin_address import admin_address, admin_options
-from iop_edge.cli.admin_client import AdminClient, NoAnswer, Unreachable
+from iop_edge.cli.admin_client import AdminClient, NoAnswer, Unreachable, read, tell
 from iop_edge.cli.refresh_view import RefreshView
 from iop_edge.refresh.receipt import RefreshResult
 from iop_edge.serve.admin.shapes import NodeLine, PlanLine, ResultLine
-
-T = TypeVar("T")
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -55,10 +52,9 @@ def refresh(dry_run: bool, admin: str | None, config_files: tuple[Any, ...], as_
             result = _ask(client, dry_run=dry_run, view=view)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    except Unreachable as error:
-        sys.exit(_failed(str(error), EXIT_UNREACHABLE, "unreachable", as_json=as_json))
-    except NoAnswer as error:
-        sys.exit(_failed(str(error), EXIT_REJECTED, "no_answer", as_json=as_json))
+    except (Unreachable, NoAnswer) as error:
+        tell(error, as_json=as_json)
+        sys.exit(EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_REJECTED)
     if view is None:
         click.echo(msgspec.json.encode(result))
     else:
@@ -82,27 +78,13 @@ def exit_status(result: RefreshResult) -> int:
 def _ask(client: AdminClient, *, dry_run: bool, view: RefreshView | None) -> RefreshResult:
     """The result; `view` hears of the plan and of each node as it answers."""
     document: Any = None
-    for _, document in client.post("/refresh", {"mode": "dry_run" if dry_run else "apply"}):
+    for document in client.post("/refresh", {"mode": "dry_run" if dry_run else "apply"}):
         match document:
             case {"plan": _, "waiting_for": _} if view is not None:
-                line = _read(document, PlanLine)
+                line = read(document, PlanLine)
                 view.begin(line.plan, line.waiting_for)
             case {"node": _} if view is not None:
-                view.node(_read(document, NodeLine).node)
+                view.node(read(document, NodeLine).node)
     if isinstance(document, dict) and document.keys() == {"result"}:
-        return _read(document, ResultLine).result
-    return _read(document, RefreshResult)
-
-
-def _read(document: Any, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError:
-        raise NoAnswer("what answers at the admin address is no edge") from None
-
-
-def _failed(message: str, status: int, code: str, *, as_json: bool) -> int:
-    if as_json:
-        click.echo(json.dumps({"error": {"code": code, "message": message}}))
-    click.echo(f"iop-edge: {message}", err=True)
-    return status
+        return read(document, ResultLine).result
+    return read(document, RefreshResult)

@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
+from iop_edge.config.report import printable
 from iop_edge.refresh.receipt import ChangeReport, ErrorReport, NodeReport, RefreshResult
 from iop_shared.ids import NodeId
 
@@ -102,7 +104,7 @@ class RefreshView:
     def _node(self, node: NodeReport, took_s: float | None = None) -> None:
         runs = f" (runs generation {node.generation})" if node.generation is not None else ""
         detail = f": {node.detail}" if node.detail else ""
-        line = f"{node.node_id}: {node.outcome.replace('_', ' ')}{runs}{detail}"
+        line = printable(f"{node.node_id}: {node.outcome.replace('_', ' ')}{runs}{detail}")
         mark, style = _MARKS[node.outcome]
         if not self._out.is_terminal:
             self._out.print(f"node    {line}")
@@ -117,7 +119,9 @@ class RefreshView:
             return
         answered = self._told - len(self._waiting)
         names = ", ".join(self._waiting[:3]) + (" …" if len(self._waiting) > 3 else "")
-        self._status.update(f"{answered} of {self._told} nodes have answered; waiting for {names}")
+        self._status.update(
+            f"{answered} of {self._told} nodes have answered; waiting for {escape(names)}"
+        )
 
 
 def headline(result: RefreshResult) -> str:
@@ -157,7 +161,7 @@ def _count(result: RefreshResult) -> str:
 def _brief(value: Any) -> str:
     if value is None:
         return "(none)"
-    text = json.dumps(value, ensure_ascii=False)
+    text = printable(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 

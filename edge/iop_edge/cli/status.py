@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from iop_edge.cli.admin_address import admin_address, admin_options
-from iop_edge.cli.admin_client import AdminClient, NoAnswer, Unreachable
+from iop_edge.cli.admin_client import AdminClient, NoAnswer, Unreachable, read, tell
 from iop_edge.cli.status_view import lines, screen
 from iop_edge.serve.admin.shapes import EdgeStatus
 
@@ -44,6 +43,7 @@ def status(
     \b
     Exit status
       0  shown
+      1  what answers at the address is no edge
       5  the edge is not reachable
     """
     out = Console(highlight=False, soft_wrap=True, markup=False)
@@ -51,37 +51,35 @@ def status(
         client = AdminClient(admin_address(admin, config_files))
         if as_json:
             for document in _documents(client, interval_s if watch else None):
+                read(document, EdgeStatus)
                 click.echo(json.dumps(document))
         elif not out.is_terminal:
             for document in _documents(client, interval_s if watch else None):
-                click.echo("\n".join(lines(_read(document))))
+                click.echo("\n".join(lines(read(document, EdgeStatus))))
         elif watch:
             sys.exit(_watch(client, interval_s, out))
         else:
-            out.print(screen(_read(client.get("/status").document)))
+            out.print(screen(_status(client)))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    except Unreachable as error:
-        click.echo(f"iop-edge: {error}", err=True)
-        sys.exit(EXIT_UNREACHABLE)
-    except NoAnswer as error:
-        click.echo(f"iop-edge: {error}", err=True)
-        sys.exit(EXIT_NO_EDGE)
+    except (Unreachable, NoAnswer) as error:
+        tell(error, as_json=as_json)
+        sys.exit(EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_NO_EDGE)
     except KeyboardInterrupt:
         pass
 
 
 def _documents(client: AdminClient, interval_s: float | None) -> Iterator[Any]:
     """One status, or one at each interval, without end."""
-    yield client.get("/status").document
+    yield client.get("/status")
     while interval_s is not None:
         time.sleep(interval_s)
-        yield client.get("/status").document
+        yield client.get("/status")
 
 
 def _watch(client: AdminClient, interval_s: float, out: Console) -> int:
     """Fill the screen until interrupted; the exit status. Raises Unreachable only at the start."""
-    edge = _read(client.get("/status").document)
+    edge = _status(client)
     loss: Unreachable | None = None
     with Live(console=out, screen=True, auto_refresh=False) as live:
         try:
@@ -89,7 +87,7 @@ def _watch(client: AdminClient, interval_s: float, out: Console) -> int:
                 live.update(_framed(edge, loss, client.address, interval_s, out), refresh=True)
                 time.sleep(interval_s)
                 try:
-                    edge, loss = _read(client.get("/status").document), None
+                    edge, loss = _status(client), None
                 except Unreachable as error:
                     loss = error
         except KeyboardInterrupt:
@@ -108,8 +106,5 @@ def _framed(
     return Group(title, Text(), screen(edge, height=out.size.height - 3))
 
 
-def _read(document: Any) -> EdgeStatus:
-    try:
-        return msgspec.convert(document, EdgeStatus)
-    except msgspec.ValidationError:
-        raise NoAnswer("what answers at the admin address is no edge") from None
+def _status(client: AdminClient) -> EdgeStatus:
+    return read(client.get("/status"), EdgeStatus)

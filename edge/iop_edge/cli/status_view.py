@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from iop_edge.config.report import printable
 from iop_edge.serve.admin.shapes import EdgeStatus, ModelStatus, NodeStatus, ProviderStatus
 
 BAR_CELLS = 16
@@ -140,7 +141,12 @@ def _first(remarks: Sequence[str], style: str, at_most: int | None) -> Iterator[
 
 
 def _failures(edge: EdgeStatus) -> Iterator[Text]:
-    failed = [f"{node.node_id}: {node.last_failure}" for node in edge.nodes if node.last_failure]
+    # The words are the node's.
+    failed = [
+        printable(f"{node.node_id}: {node.last_failure}")
+        for node in edge.nodes
+        if node.last_failure
+    ]
     return _first(failed, _BAD, REMARKS)
 
 
@@ -262,8 +268,11 @@ def _line(first: tuple[str, str], *others: tuple[str, str]) -> str:
 
 
 def _word(cell: str) -> str:
-    """The cell as one word that a script can split off."""
-    return json.dumps(cell, ensure_ascii=False) if " " in cell else cell
+    """The cell as one word that a script can split off and a terminal shows as it is."""
+    is_printable = cell.isprintable()
+    if is_printable and not set(' "') & set(cell):
+        return cell
+    return json.dumps(cell, ensure_ascii=not is_printable)
 
 
 def _lags(node: NodeStatus) -> bool:

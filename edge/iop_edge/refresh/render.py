@@ -1,7 +1,7 @@
 """How a config value is shown to an operator: plain JSON values, and never a secret (SEC-1).
 
-A reference to a secret is no secret and is shown; a digest of a token is not. In a free map a
-value is hidden where its key speaks of a secret. URLs are shown without userinfo and query.
+A reference to a secret is no secret and is shown, but for the digest of a node's token. In a free
+map a value is hidden where its key speaks of a secret. URLs are shown without userinfo and query.
 """
 
 from __future__ import annotations

@@ -308,7 +308,9 @@ def test_a_config_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     assert "nowhere.yaml" in ran.stderr
 
 
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:", "127.0.0.1:99999", "http://x/y:1"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", "127.0.0.1:", "127.0.0.1:99999", "http://x/y:1", "h:²", "..:80"]
+)
 @pytest.mark.parametrize("command", [refresh, status, health])
 def test_an_address_that_is_none_is_a_usage_error(command: Any, address: str) -> None:
     ran = CliRunner().invoke(command, ["--admin", address])
@@ -331,6 +333,32 @@ def test_health_is_readiness(
     assert ran.exit_code == exit_code
     assert edge.asked == [("/readyz", "", None)]
     assert all(name in ran.stdout for name in waiting_for)
+
+
+@pytest.mark.req("OPS-3")
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"ready": "yes"}', b"", b"[" * 100_000])
+def test_another_program_at_the_address_is_not_taken_for_a_ready_edge(
+    edge: ScriptedEdge, body: bytes
+) -> None:
+    edge.status, edge.body = 200, body
+    ran = CliRunner().invoke(health, ["--admin", edge.address])
+    assert ran.exit_code == 1
+    assert "no edge" in ran.stdout
+
+
+@pytest.mark.req("OPS-3")
+def test_an_answer_without_a_document_is_no_edge(edge: ScriptedEdge) -> None:
+    edge.streams()
+    for command in (health, status, refresh):
+        ran = CliRunner().invoke(command, ["--admin", edge.address])
+        assert ran.exit_code == 1
+        assert "no edge" in ran.output
+
+
+def test_a_socket_that_cannot_be_there_is_not_reachable() -> None:
+    ran = CliRunner().invoke(refresh, ["--admin", f"unix:/{'x' * 200}"])
+    assert ran.exit_code == 5
+    assert "path too long" in ran.stderr
 
 
 @pytest.mark.req("OPS-3")

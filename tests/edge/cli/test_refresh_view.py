@@ -53,6 +53,22 @@ def test_a_terminal_says_who_is_still_waited_for() -> None:
 
 
 @pytest.mark.req("REF-9")
+def test_what_a_node_says_cannot_steer_the_terminal() -> None:
+    node = structs.replace(report("a", "refused"), detail="no_ca: \x1b]0;title\x07\x9b31m\nnode b")
+    text, _ = told(node, is_terminal=False)
+    assert r"node    a: refused: no_ca: \x1b]0;title\x07\x9b31m\nnode b" in text.splitlines()
+
+
+def test_a_name_in_brackets_is_waited_for_as_it_is_written() -> None:
+    out = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
+    with RefreshView(out) as view:
+        view.begin(result(), (NodeId("[/a]"),))
+        view.node(report("[/a]"))
+    assert isinstance(out.file, io.StringIO)
+    assert "waiting for [/a]" in out.file.getvalue()
+
+
+@pytest.mark.req("REF-9")
 def test_of_many_nodes_a_terminal_names_only_those_that_fail() -> None:
     reports = [report(f"n{number}") for number in range(1000)]
     reports[500] = report("n500", "timed_out")

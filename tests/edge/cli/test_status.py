@@ -181,13 +181,19 @@ def test_watching_shows_it_anew_until_the_edge_is_gone(edge: ScriptedEdge) -> No
     arguments = ["--admin", edge.address, "--watch", "--interval", "0.1", "--json"]
     ran = CliRunner().invoke(status, arguments)
     assert ran.exit_code == 5
-    shown = [json.loads(line) for line in ran.stdout.splitlines()]
+    *shown, last = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [one["generation"] for one in shown] == [1, 8]
+    assert last["error"]["code"] == "unreachable"
     assert "not reachable" in ran.stderr
 
 
-def test_what_is_no_status_is_said(edge: ScriptedEdge) -> None:
-    edge.answers = [{"hello": "world"}]
-    ran = CliRunner().invoke(status, ["--admin", edge.address])
+@pytest.mark.parametrize("document", [{"hello": "world"}, {"error": {"code": "host_refused"}}, []])
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--watch",)])
+def test_what_is_no_status_is_said(
+    edge: ScriptedEdge, document: Any, flags: tuple[str, ...]
+) -> None:
+    edge.answers = [document]
+    ran = CliRunner().invoke(status, ["--admin", edge.address, *flags])
     assert ran.exit_code == 1
     assert "no edge" in ran.stderr
+    assert ("no_answer" in ran.stdout) == ("--json" in flags)

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from iop_edge.cli.admin_client import Answer, Unreachable
+from iop_edge.cli.admin_client import Unreachable
 from iop_edge.cli.status import EXIT_UNREACHABLE, _watch
 from iop_edge.cli.status_view import bar, screen
 from iop_edge.cli.status_view import lines as plain
@@ -71,6 +71,15 @@ def test_slots_are_bars_and_what_lags_or_failed_is_said() -> None:
     assert "gpu-a: no_ca: missing" in text
     assert "1 draining (1)" in text
     assert "restart needed for server.listen" in text
+
+
+@pytest.mark.req("REF-9")
+def test_what_a_node_says_cannot_steer_the_terminal() -> None:
+    node = structs.replace(BUSY.nodes[0], last_failure="no_ca:\x1b[2J\x9b1m\nnode x")
+    edge = structs.replace(BUSY, nodes=(node,))
+    for line in (*shown(edge), *plain(edge)):
+        assert line.isprintable()
+        assert not line.startswith("node x")
 
 
 @pytest.mark.req("POOL-8")
@@ -139,12 +148,11 @@ class Script:
     def __init__(self, *answers: EdgeStatus | Exception) -> None:
         self._answers: Iterator[EdgeStatus | Exception] = iter(answers)
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> Any:
         answer = next(self._answers, KeyboardInterrupt())
         if isinstance(answer, BaseException):
             raise answer
-        document: Any = msgspec.json.decode(msgspec.json.encode(answer))
-        return Answer(200, document)
+        return msgspec.json.decode(msgspec.json.encode(answer))
 
 
 LOST = Unreachable("127.0.0.1:1", "connection refused")

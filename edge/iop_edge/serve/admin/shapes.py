@@ -19,7 +19,11 @@ ProviderState = Literal["available", "busy", "unavailable", "disabled"]
 
 
 class GenerationFacts(Struct, frozen=True, kw_only=True):
-    """The four facts of a node's configuration (REF-9). None: not in this session."""
+    """The four facts of a node's configuration (REF-9).
+
+    `sent` is None without a session. The other two are None until a session of this edge process
+    said so; of a node that is away they are what it last said.
+    """
 
     desired: Generation | None
     sent: Generation | None

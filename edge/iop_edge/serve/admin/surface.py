@@ -212,7 +212,13 @@ class AdminSurface:
     def _failure(self, path: str, code: str, message: str) -> bytes:
         if path == "/refresh":
             return _encode(self._rejection(code, message))
-        return _encode({"error": {"code": code, "message": message}})
+        error = {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": None,
+            "code": code,
+        }
+        return _encode({"error": error})
 
     def _rejection(self, code: str, message: str) -> RefreshResult:
         return rejection(
