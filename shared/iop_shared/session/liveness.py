@@ -43,11 +43,11 @@ class Liveness:
         self._said = now
 
     def is_lost(self, now: float) -> bool:
-        return now - self._heard >= self._limit
+        return now >= self._heard + self._limit
 
     def is_heartbeat_due(self, now: float) -> bool:
-        return now - self._said >= self._interval
+        return now >= self._said + self._interval
 
     def next_due(self) -> float:
-        """The next instant at which either answer may change."""
+        """The next instant at which either answer may change; at it, it has."""
         return min(self._said + self._interval, self._heard + self._limit)

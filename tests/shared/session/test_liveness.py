@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iop_shared.session.liveness import HEARTBEAT_INTERVAL_S, SILENCE_LIMIT_S, Liveness
 
@@ -42,3 +44,14 @@ def test_an_interval_that_no_heartbeat_could_meet_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match="needs a longer silence limit"):
         Liveness(0.0, interval_s, limit_s)
+
+
+@given(st.floats(0, 1e9), st.floats(0, 30), st.floats(0, 30))
+def test_whoever_asks_at_the_next_due_instant_need_not_ask_again_at_once(
+    begun: float, heard_after: float, said_after: float
+) -> None:
+    liveness = Liveness(begun)
+    liveness.heard(begun + heard_after)
+    liveness.said(begun + said_after)
+    due = liveness.next_due()
+    assert liveness.is_lost(due) or liveness.is_heartbeat_due(due)
