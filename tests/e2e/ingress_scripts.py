@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 
-from ingress_rig import (
+from ingress_upstreams import (
     COMPLETION,
     STREAM_HEAD,
     Asked,

@@ -11,7 +11,8 @@ import aiohttp
 import grpc
 import pytest
 from e2e_harness import CALLER_TOKEN, Edge
-from ingress_rig import COMPLETION, PROVIDER_TOKEN, Rig, openai_client
+from ingress_rig import PROVIDER_TOKEN, Rig, openai_client
+from ingress_upstreams import COMPLETION
 from openai import AsyncOpenAI
 
 from iop import runtime_pb2, runtime_pb2_grpc

@@ -10,8 +10,9 @@ import openai
 import pytest
 from anthropic import AsyncAnthropic
 from e2e_harness import PROMPT_CANARY, RawCall
-from ingress_rig import COMPLETION, Rig, anthropic_client, openai_client
+from ingress_rig import Rig, anthropic_client, openai_client
 from ingress_scripts import ODD_TEXT
+from ingress_upstreams import COMPLETION
 from openai import AsyncOpenAI
 
 pytestmark = pytest.mark.e2e

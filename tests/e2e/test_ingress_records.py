@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 from e2e_harness import CALLER_TOKEN, PROMPT_CANARY, Edge, RawCall
-from ingress_rig import CANARIES, COMPLETION, PROVIDER_TOKEN, SECOND_TOKEN, Rig
+from ingress_rig import CANARIES, PROVIDER_TOKEN, SECOND_TOKEN, Rig
+from ingress_upstreams import COMPLETION
 
 from iop_edge.pool.estimate import estimate_tokens
 from iop_edge.runtime.usage import UsageRecord

@@ -12,7 +12,8 @@ import aiohttp
 import grpc
 import pytest
 from e2e_harness import CALLER_TOKEN, PROMPT_CANARY, running_site
-from ingress_rig import CANARIES, COMPLETION, SECOND_TOKEN, Rig, openai_client, principal, write
+from ingress_rig import CANARIES, SECOND_TOKEN, Rig, openai_client, principal, write
+from ingress_upstreams import COMPLETION
 from openai import AuthenticationError
 
 from iop import runtime_pb2, runtime_pb2_grpc
