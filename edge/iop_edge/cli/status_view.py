@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -50,6 +50,11 @@ class _Part(NamedTuple):
     rows: list[_Row]
 
 
+_BAR = ""
+"""The head of a column of bars. These columns go where the terminal is too narrow for all."""
+
+_UNBOUNDED = 10_000
+
 _LEAST_WANTED = {3: 2, 2: 0}
 """Of so many tables, the one that goes first where there is no room: models, then nodes."""
 
@@ -62,7 +67,7 @@ def screen(edge: EdgeStatus, *, height: int | None = None) -> RenderableType:
     tables = [
         _Part(("NODE", "STATE", "RUNS", "GENERATION"), [_node(node) for node in edge.nodes]),
         _Part(
-            ("PROVIDER", "NODE", "STATUS", "SLOTS", "LONG", "PRIORITY", "HEALTH"),
+            ("PROVIDER", "NODE", "STATUS", "SLOTS", _BAR, "LONG", _BAR, "PRIORITY", "HEALTH"),
             [_provider(provider) for provider in edge.providers],
         ),
         _Part(("MODEL", "USABLE", "PROVIDERS"), [_model(model) for model in edge.models]),
@@ -76,7 +81,7 @@ def screen(edge: EdgeStatus, *, height: int | None = None) -> RenderableType:
             tables.pop(_LEAST_WANTED[len(tables)])
         room = max(len(tables), room - 2 * len(tables))
     shares = _shares([len(table.rows) for table in tables], room)
-    shown = [(Text(), _table(*table, share)) for table, share in zip(tables, shares, strict=True)]
+    shown = [(Text(), _Table(*table, share)) for table, share in zip(tables, shares, strict=True)]
     return Group(*summary, *(part for parts in shown for part in parts))
 
 
@@ -93,11 +98,10 @@ def bar(taken: int, slots: int, *, cells: int = BAR_CELLS) -> Text:
     )
 
 
-def _slots(taken: int, slots: int, cells: int, *, is_open: bool) -> Text:
-    """A bar and its numbers. Slots that nobody can take are no bar."""
-    drawn = bar(taken, slots, cells=cells) if is_open or taken else Text()
+def _slots(taken: int, slots: int, cells: int, *, is_open: bool) -> tuple[Text, Text]:
+    """The numbers, and their bar. Slots that nobody can take are no bar."""
     number = Text(f"{taken}/{slots}", style="" if taken else _QUIET)
-    return Text.assemble(drawn, " " * (cells - drawn.cell_len + 1), number)
+    return number, bar(taken, slots, cells=cells) if is_open or taken else Text()
 
 
 def _summary(edge: EdgeStatus) -> Iterator[Text]:
@@ -168,10 +172,12 @@ def _provider(one: ProviderStatus) -> _Row:
         Text(one.provider_id),
         Text(one.node_id, style=_QUIET),
         _marked(one.status),
-        _slots(one.in_flight, one.capacity, BAR_CELLS, is_open=is_open),
-        Text()
-        if long_slots is None
-        else _slots(one.long_in_flight, long_slots, 4, is_open=is_open),
+        *_slots(one.in_flight, one.capacity, BAR_CELLS, is_open=is_open),
+        *(
+            (Text(), Text())
+            if long_slots is None
+            else _slots(one.long_in_flight, long_slots, 4, is_open=is_open)
+        ),
         Text(str(one.priority), style="" if one.priority else _QUIET, justify="right"),
         Text(one.health, style=_HEALTH_STYLES.get(one.health, "")),
     )
@@ -194,22 +200,44 @@ def _marked(state: str) -> Text:
     return Text(f"{mark} {state}", style=style)
 
 
-def _table(heads: Sequence[str], rows: Sequence[_Row], share: int) -> Table:
-    """A table of at most `share` lines; those that tell something stay, in their order."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
-    for head in heads:
-        table.add_column(head, no_wrap=True, overflow="ellipsis")
-    left_out = len(rows) - share
-    if left_out > 0:
-        share -= 1
-        telling = sorted(range(len(rows)), key=lambda at: (rows[at].is_quiet, at))
-        rows = [rows[at] for at in sorted(telling[:share])]
-        left_out += 1
-    for row in rows:
-        table.add_row(*row.cells)
-    if left_out > 0:
-        table.add_row(Text(f"… {left_out} more", style=_QUIET))
-    return table
+class _Table:
+    """A table of at most `share` lines; those that tell something stay, in their order.
+
+    Where it is too wide, the bars go; then the widest columns are cut, and short numbers last.
+    """
+
+    def __init__(self, heads: Sequence[str], rows: Sequence[_Row], share: int) -> None:
+        left_out = len(rows) - share
+        if left_out > 0:
+            share -= 1
+            telling = sorted(range(len(rows)), key=lambda at: (rows[at].is_quiet, at))
+            rows = [rows[at] for at in sorted(telling[:share])]
+            left_out += 1
+        self._heads, self._rows, self._left_out = heads, rows, left_out
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        whole = self._drawn(self._heads)
+        wanted = console.measure(whole, options=options.update(width=_UNBOUNDED)).maximum
+        fits = wanted <= options.max_width
+        yield whole if fits else self._drawn([head for head in self._heads if head != _BAR])
+
+    def _drawn(self, heads: Sequence[str]) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
+        for head in heads:
+            # A column that may wrap is cut by its width, others all alike; no cell does wrap.
+            table.add_column(_cut(Text(head)))
+        for row in self._rows:
+            cells = zip(self._heads, row.cells, strict=True)
+            table.add_row(*(_cut(cell) for head, cell in cells if head in heads))
+        if self._left_out > 0:
+            table.add_row(_cut(Text(f"… {self._left_out} more", style=_QUIET)))
+        return table
+
+
+def _cut(cell: Text) -> Text:
+    """The cell in one line, however long it is."""
+    cell.no_wrap, cell.overflow = True, "ellipsis"
+    return cell
 
 
 def _shares(wanted: Sequence[int], room: int | None) -> list[int]:

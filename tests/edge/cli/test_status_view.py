@@ -18,19 +18,19 @@ from iop_shared.ids import ModelId, NodeId, ProviderId
 from tests.edge.cli.test_status import BUSY, IDLE
 
 
-def terminal(height: int = 40) -> Console:
+def terminal(height: int = 40, width: int = 110) -> Console:
     return Console(
         file=io.StringIO(),
         force_terminal=True,
         color_system=None,
-        width=110,
+        width=width,
         height=height,
         soft_wrap=True,
     )
 
 
-def shown(edge: EdgeStatus, height: int | None = None) -> list[str]:
-    out = terminal()
+def shown(edge: EdgeStatus, height: int | None = None, width: int = 110) -> list[str]:
+    out = terminal(width=width)
     out.print(screen(edge, height=height))
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue().splitlines()
@@ -66,11 +66,27 @@ def test_what_runs_beyond_a_lowered_capacity_is_red() -> None:
 @pytest.mark.req("REF-9", "REF-12")
 def test_slots_are_bars_and_what_lags_or_failed_is_said() -> None:
     text = "\n".join(shown(BUSY))
-    assert "████████         8/8" in text
+    assert "8/8    ████████" in text
     assert "7 (wants 8)" in text
     assert "gpu-a: no_ca: missing" in text
     assert "1 draining (1)" in text
     assert "restart needed for server.listen" in text
+
+
+@pytest.mark.parametrize("width", [80, 60, 50])
+def test_on_a_narrow_terminal_the_bars_go_and_the_numbers_stay(width: int) -> None:
+    provider = structs.replace(
+        BUSY.providers[0],
+        provider_id=ProviderId("gpu-b-ollama-qwen3"),
+        node_id=NodeId("rack-17-gpu-b"),
+        health="unavailable",
+    )
+    lines = shown(structs.replace(BUSY, providers=(provider,)), width=width)
+    head = next(at for at, line in enumerate(lines) if "SLOTS" in line)
+    assert "8/8" in lines[head + 1]
+    assert "1/2" in lines[head + 1]
+    assert "█" not in lines[head + 1]
+    assert max(map(len, lines[head : head + 2])) <= width
 
 
 @pytest.mark.req("REF-9")
