@@ -9,7 +9,6 @@ decision and its effects nothing else runs.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -23,8 +22,6 @@ from iop_edge.pool.pool import Pool, QueueStatus
 from iop_edge.pool.resource import ResourceStatus
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId, Resource, RunId
-
-DECISIONS_KEPT = 1024
 
 
 class Grant(Struct, frozen=True, eq=False):
@@ -66,26 +63,31 @@ class Dispatcher:
         self._pool = Pool(catalog, policy)
         self._waiting: dict[RunId, asyncio.Future[Grant]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
 
     # --- runs -----------------------------------------------------------------------------
 
     async def acquire(
-        self, run_id: RunId, demand: Demand, *, retry_of: Lease | None = None
+        self,
+        run_id: RunId,
+        demand: Demand,
+        *,
+        retry_of: Lease | None = None,
+        on_queued: Callable[[Decision], None] | None = None,
     ) -> Grant:
         """A slot for the run, at once or when its turn comes. Whoever gets it must release it.
 
         `retry_of` is the released lease of an attempt that failed before its upstream request was
-        sent (POOL-13). Raises PoolFault with model_not_found, unsupported_by_model,
-        context_length_exceeded, no_provider, draining, queue_full or queue_timeout. A caller that
-        is cancelled while it waits has left the queue, and holds no slot, when the cancellation
-        comes out of here. Await it directly: a wrapper that drops a result would drop the slot.
+        sent (POOL-13). `on_queued` is told why the run has to wait, before it does; why it was
+        granted or refused is in what comes back (POOL-12). Raises PoolFault with model_not_found,
+        unsupported_by_model, context_length_exceeded, no_provider, draining, queue_full or
+        queue_timeout. A caller that is cancelled while it waits has left the queue, and holds no
+        slot, when the cancellation comes out of here. Await it directly: a wrapper that drops a
+        result would drop the slot.
         """
         effects = self._pool.admit(run_id, demand, self._clock(), retry_of=retry_of)
         own = effects.pop()
         if effects:
             self._carry_out(effects)
-        self._decisions.append(own.decision)
         if isinstance(own, Granted):
             return Grant(own.lease, own.waited_s, own.decision)
         if not isinstance(own, Queued):
@@ -94,6 +96,8 @@ class Dispatcher:
         self._waiting[run_id] = future
         self._arm()
         try:
+            if on_queued is not None:
+                on_queued(own.decision)
             return await future
         except BaseException:
             self._abandon(run_id, future)
@@ -157,17 +161,12 @@ class Dispatcher:
     def lease_count(self) -> int:
         return self._pool.lease_count
 
-    def decisions(self) -> list[Decision]:
-        """The latest decisions, newest first; at most DECISIONS_KEPT."""
-        return list(reversed(self._decisions))
-
     # --- effects --------------------------------------------------------------------------
 
     def _carry_out(self, effects: list[Effect]) -> None:
         """Wake everyone whom these effects concern. A slot granted to a caller that was cancelled
         in the meantime goes back at once, and what follows from that is carried out too."""
         for effect in effects:
-            self._decisions.append(effect.decision)
             future = self._waiting.pop(effect.run_id)
             if isinstance(effect, Granted):
                 if future.cancelled():
@@ -183,6 +182,9 @@ class Dispatcher:
         if future.done() and not future.cancelled():
             if future.exception() is None:
                 self.release(future.result().lease)
+            return
+        if self._waiting.get(run_id) is not future:
+            # Granted or refused just before it was cancelled: that slot has gone back already.
             return
         future.cancel()
         self._carry_out(self._pool.cancel(run_id, self._clock()))

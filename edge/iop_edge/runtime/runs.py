@@ -243,14 +243,25 @@ class Run:
         failed: Lease | None = None
         failure: Fault | None = None
         while True:
+            asked_at = time.monotonic()
             try:
                 granted = await service._dispatcher.acquire(
-                    self.spec.run_id, self.spec.demand, retry_of=failed
+                    self.spec.run_id,
+                    self.spec.demand,
+                    retry_of=failed,
+                    on_queued=self._decisions.append,
                 )
             except PoolFault as refusal:
+                self._waited_s += refusal.decision.waited_s
                 self._decisions.append(refusal.decision)
-                # With every other provider tried, the fault of the last one says more.
-                raise failure or refusal from None
+                if failure is not None and refusal.code is Code.NO_PROVIDER:
+                    # Nobody else is left to be tried: the fault of the last one says more.
+                    raise failure from None
+                raise
+            except BaseException:
+                # Gone out of the queue, by the caller or by a cut: no decision says how long.
+                self._waited_s += time.monotonic() - asked_at
+                raise
             self._lease = lease = granted.lease
             self._waited_s += granted.waited_s
             self._decisions.append(granted.decision)
@@ -281,6 +292,10 @@ class Run:
                 f"what {self.spec.model!r} leads to cannot serve such a request",
             )
         self._attribution = target.attribution
+        if not self._service._hub.takes_runs(target.node_id):
+            raise Fault(
+                Code.NO_PROVIDER, f"node {target.node_id} is not connected", retry_after_s=5.0
+            )
         return await self._attempt_on(target.node_id, target.adapter, target.target, None, path)
 
     async def _attempt_on(
