@@ -42,6 +42,7 @@ Reason = (
         "later_priority",
         "not_its_turn",
         "ranked_behind",
+        "request_refused",
     ]
 )
 
@@ -97,7 +98,8 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 class Explanation(Struct, frozen=True, kw_only=True):
     """A decision in words. `rest` counts by reason the candidates that `others` does not show;
-    there, `ranked_behind` had a free slot and was not the best."""
+    there, `ranked_behind` had a free slot and was not the best. `request_refused` had a free slot,
+    and nobody was chosen: what was refused is the request, as `outcome` says."""
 
     run_id: RunId
     model: ModelId
@@ -175,7 +177,7 @@ class Decision(Struct, frozen=True, eq=False):
         counts["disabled"] = self.absent.disabled - standings["disabled"]
         counts["not_connected"] = self.absent.not_connected - standings["not_connected"]
         counts["unavailable"] = self.absent.unavailable - standings["unavailable"]
-        counts["ranked_behind"] = free
+        counts["request_refused" if self.chosen is None else "ranked_behind"] = free
         counts["no_free_slot"] = roster.able_count - len(known) - counts.total()
         return counts
 
@@ -186,8 +188,10 @@ class Decision(Struct, frozen=True, eq=False):
         if any(spec.resource == tried.resource for tried, _ in self.tried_states):
             return "already_tried"
         not_free = _free(roster, spec, state)
-        if not_free is not None or self.chosen is None:
-            return not_free or "ranked_behind"
+        if not_free is not None:
+            return not_free
+        if self.chosen is None:
+            return "request_refused"
         best, best_state = self.chosen
         if state[3] != best_state[3]:
             return "degraded"

@@ -120,6 +120,18 @@ def test_a_refusal_and_an_expiry_are_explained_as_a_grant_is():
     assert (unknown.outcome, unknown.others, unknown.rest) == ("model_not_found", (), {})
 
 
+@pytest.mark.req("POOL-4", "POOL-12")
+@pytest.mark.parametrize("providers", [1, SHOWN + 5])
+def test_a_free_provider_is_not_blamed_for_a_request_that_nobody_could_serve(providers: int):
+    pool = Pool(catalog([spec(f"p{n:02}") for n in range(providers)], window=100), policy())
+    pool.node_connected(N, 0.0)
+    explanation = explained(pool, "r", floor=101)
+    assert (explanation.outcome, explanation.chosen) == ("context_length_exceeded", None)
+    assert {seen.reason for seen in explanation.others} == {"request_refused"}
+    beyond = providers - len(explanation.others)
+    assert explanation.rest == ({"request_refused": beyond} if beyond else {})
+
+
 @pytest.mark.req("POOL-12")
 def test_an_explanation_is_of_the_moment_however_late_one_looks():
     story = Story([spec("a", capacity=2), spec("b", capacity=2)])
