@@ -26,7 +26,8 @@ Ready to be asked, as soon as the nodes have joined:
   curl http://127.0.0.1:{port}/v1/chat/completions \\
     -H "Authorization: Bearer $(docker compose run --rm -T tokens caller)" \\
     -H 'content-type: application/json' \\
-    -d '{{"model": "small", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    -d '{{"model": "small", "max_tokens": 64,
+         "messages": [{{"role": "user", "content": "Hello"}}]}}'
 """
 
 
