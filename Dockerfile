@@ -70,6 +70,7 @@ USER 0:0
 # What llama.cpp computes with; its wheel expects it of the system.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends libgomp1 \
+ && apt-get clean \
  && rm -rf /var/lib/apt/lists/*
 USER 65532:65532
 COPY --from=model-build /opt/iop /opt/iop

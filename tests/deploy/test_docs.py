@@ -98,10 +98,11 @@ def test_every_link_and_path_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_operations_names_every_metric_and_no_other() -> None:
-    source = (ROOT / "edge" / "iop_edge" / "serve" / "metrics.py").read_text(encoding="utf-8")
+    sources = ("edge/iop_edge/serve/metrics.py", "node/iop_node/metrics.py")
+    source = "\n".join((ROOT / one).read_text(encoding="utf-8") for one in sources)
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    rows = "\n".join(re.findall(r"^\| (`iop_edge_.*?) \|", page, re.MULTILINE))
-    named, there = re.findall(r"`(iop_edge_\w+)`", rows), re.findall(r'"(iop_edge_\w+)"', source)
+    rows = "\n".join(re.findall(r"^\| (`iop_.*?) \|", page, re.MULTILINE))
+    named, there = re.findall(r"`(\w+)`", rows), re.findall(r'"(iop_(?:edge|node)_\w+)"', source)
     assert sorted(named) == sorted(there)
 
 
