@@ -93,13 +93,20 @@ def foreseen(views: Iterable[NodeView], pushed: AbstractSet[NodeId]) -> list[Nod
     return [*unchanged(nodes, but=pushed), *would_send]
 
 
-def unheard(pushed: Iterable[NodeId], reports: Iterable[NodeReport]) -> list[NodeReport]:
+def unheard(
+    views: Iterable[NodeView], pushed: AbstractSet[NodeId], reports: Iterable[NodeReport]
+) -> list[NodeReport]:
     """Reports of the nodes whose outcome nobody waits for any more."""
     heard = {report.node_id for report in reports}
     return [
-        NodeReport(node_id=node_id, outcome="timed_out", detail="the push was interrupted")
-        for node_id in pushed
-        if node_id not in heard
+        NodeReport(
+            node_id=view.node_id,
+            outcome="timed_out",
+            generation=view.effective,
+            detail="the push was interrupted",
+        )
+        for view in views
+        if view.node_id in pushed - heard
     ]
 
 

@@ -269,7 +269,7 @@ class Reloader:
             # The new generation runs: calling the apply rejected would be a lie.
             _log.error("refresh_interrupted", **facts(error))
             errors.append(interrupted(error))
-            reports += unheard(candidate.plan.nodes_to_push, reports)
+            reports += unheard(self._nodes.views(), candidate.plan.nodes_to_push, reports)
         return self._result(candidate, reports, errors)
 
     def _read(self) -> tuple[Sources, str]:

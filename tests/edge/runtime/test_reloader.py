@@ -208,6 +208,7 @@ async def test_a_failure_after_the_swap_is_told_and_not_called_a_rejection(
     assert result.errors[0].code == "internal"
     assert "FailpointReached" in result.errors[0].message
     assert outcomes(result) == {"gpu-a": "timed_out", "gpu-b": "unchanged"}
+    assert result.nodes[0].generation == 1  # which it still runs
     assert edge.admission.catalog is edge.store.current.catalog
 
 

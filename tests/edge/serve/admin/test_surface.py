@@ -246,6 +246,9 @@ async def test_a_foreign_host_or_origin_is_403_on_every_path(
     assert answer.status in (400, 403) if header == {"host": ""} else answer.status == 403
     if path == "/refresh":
         assert result(answer)["status"] == "rejected"
+    elif answer.status == 403:
+        error = json.loads(answer.body)["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
     assert admin.edge.store.current.generation == 1
     assert admin.edge.disk.reads == 0
 
