@@ -5,18 +5,19 @@ four microseconds a kilobyte. `estimate` decides the context class, `floor` deci
 
 The *estimate* is a sum of weights, fitted against the tokenizer of SmolLM2 on English prose,
 program text and JSON, where it is within a fifth on texts of a kilobyte and more: a start of a
-word or of a run of punctuation counts 11/20 of a token, a capital 1/2, a digit 1, and any letter
-or mark a little more (1/10). Each byte beyond ASCII counts 3/10, so that a Chinese character is
-0.9 tokens and a Cyrillic letter 0.6: about right for tokenizers that know the script, too few for
-those that do not. `chars_per_token` replaces the guess for a model that is known better. Long
-unbroken data (base64, hashes) is guessed too low.
+word or of a run of punctuation counts 11/20 of a token, a start of a run of capitals 7/20, a
+capital 3/20, a digit 1, and any letter or mark a little more (1/10). Each byte beyond ASCII counts
+3/10, so that a Chinese character is 0.9 tokens and a Cyrillic letter 0.6: about right for
+tokenizers that know the script, too few for those that do not. `chars_per_token` replaces the
+guess for a model that is known better. Long unbroken data (base64, hashes) is guessed too low, and
+white space counts nothing.
 
 The *floor* is the number of unbroken runs of letters, digits, apostrophes and underscores. It is a
 true bound for every tokenizer that splits text at white space and at punctuation before it merges
 (the byte-level BPE of GPT, Llama 3, Qwen and SmolLM; SentencePiece as Llama, Mistral and Gemma use
 it). Everything beyond ASCII counts as letters, so a script that writes without spaces has one
 token for each unbroken stretch: a bound that is low and still true. Tokenizers that merge across
-spaces are not bounded by it.
+spaces are not bounded by it, nor is a text that spells a special token which holds several runs.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from typing import NamedTuple
 
 # One bit for each class that is counted; a byte has as many bits of a mask as it weighs there.
 _WORD = 0b0000_0001
-_CAPITAL_OR_DIGIT = 0b0000_0010
+_CAPITAL = 0b0000_0010
 _DIGIT = 0b0000_0100
 _MARK = 0b0001_1000
 _SOLID = 0b0010_0000
 _BEYOND_ASCII = 0b1100_0000
 
 _LIGHT = _WORD | _MARK | _BEYOND_ASCII
-_HEAVY = _CAPITAL_OR_DIGIT | _DIGIT
 _STARTS = _WORD | _MARK
 
-_LIGHT_20THS, _HEAVY_20THS, _START_20THS = 2, 10, 11
+_LIGHT_20THS, _CAPITAL_20THS, _DIGIT_20THS = 2, 3, 20
+_START_20THS, _CAPITAL_START_20THS = 11, 7
 
 _STRIDE = 32_768
 """Bytes that are counted in one step."""
@@ -65,8 +66,10 @@ def estimate_tokens(texts: Iterable[str], chars_per_token: float | None = None) 
         bits >>= 8 * carried
         twentieths += (
             _LIGHT_20THS * (bits & _LIGHT_EVERYWHERE).bit_count()
-            + _HEAVY_20THS * (bits & _HEAVY_EVERYWHERE).bit_count()
+            + _CAPITAL_20THS * (bits & _CAPITAL_EVERYWHERE).bit_count()
+            + _DIGIT_20THS * (bits & _DIGIT_EVERYWHERE).bit_count()
             + _START_20THS * (starts & _STARTS_EVERYWHERE).bit_count()
+            + _CAPITAL_START_20THS * (starts & _CAPITAL_EVERYWHERE).bit_count()
         )
         floor += (starts & _SOLID_EVERYWHERE).bit_count()
     guess = ceil(twentieths / 20)
@@ -80,9 +83,9 @@ def _class_of(byte: int) -> int:
     if byte >= 0x80:
         return _WORD | _BEYOND_ASCII | _SOLID
     if character.isalpha():
-        return _WORD | _SOLID | (_CAPITAL_OR_DIGIT if character.isupper() else 0)
+        return _WORD | _SOLID | (_CAPITAL if character.isupper() else 0)
     if character.isdigit():
-        return _CAPITAL_OR_DIGIT | _DIGIT | _SOLID
+        return _DIGIT | _SOLID
     if character == "'":
         return _WORD | _MARK | _SOLID
     if character == "_":
@@ -96,6 +99,7 @@ def _everywhere(mask: int) -> int:
 
 _CLASSES = bytes(map(_class_of, range(256)))
 _LIGHT_EVERYWHERE = _everywhere(_LIGHT)
-_HEAVY_EVERYWHERE = _everywhere(_HEAVY)
+_CAPITAL_EVERYWHERE = _everywhere(_CAPITAL)
+_DIGIT_EVERYWHERE = _everywhere(_DIGIT)
 _STARTS_EVERYWHERE = _everywhere(_STARTS)
 _SOLID_EVERYWHERE = _everywhere(_SOLID)

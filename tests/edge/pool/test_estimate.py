@@ -19,7 +19,7 @@ from demo import model_server
 from iop_edge.pool.estimate import estimate_tokens
 
 SAMPLES = Path(__file__).parent / "samples"
-KINDS = ("prose", "code", "json")
+KINDS = ("prose", "code", "json", "capitals")
 SMOLLM2_TOKENS: dict[str, int] = json.loads((SAMPLES / "smollm2_tokens.json").read_text())
 
 
@@ -36,7 +36,8 @@ def plainly(text: str) -> tuple[int, int]:
         2 * len(re.findall(words, octets))
         + 4 * len(re.findall(marks, octets))
         + 4 * len(re.findall(rb"[\x80-\xff]", octets))
-        + 10 * len(re.findall(rb"[A-Z]", octets))
+        + 3 * len(re.findall(rb"[A-Z]", octets))
+        + 7 * len(re.findall(rb"[A-Z]+", octets))
         + 20 * len(re.findall(rb"[0-9]", octets))
         + 11 * len(re.findall(words + rb"+", octets))
         + 22 * len(re.findall(marks + rb"+", octets))
