@@ -65,6 +65,7 @@ NODES = ("n0", "n1", "n2")
 MODEL = ModelId("smart")
 CALLERS = 30
 LASTS_S = 90.0
+NOTICED_WITHIN_S = 15.0
 BUDGET_BYTES = 4 * 1024 * 1024
 EXPECTED = {
     Code.NODE_LOST,
@@ -411,7 +412,11 @@ class Simulation:
                     machine.link_is_up.clear()
                     # Some end before anybody noticed, some long after.
                     lasts_s = choose((0.5, 5.0, 11.9, 12.1, 30.0))
-                    asyncio.get_running_loop().call_later(lasts_s, machine.link_is_up.set)
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(lasts_s, machine.link_is_up.set)
+                    if lasts_s > NOTICED_WITHIN_S:
+                        ends = [end for end in (machine.session, machine.end) if end is not None]
+                        loop.call_later(NOTICED_WITHIN_S, _must_be_over, ends)
                 case "reset":
                     machine.reset()
                 case "crash":
@@ -519,6 +524,10 @@ class Simulation:
             assert machine.budget.left_bytes == BUDGET_BYTES
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         assert not tasks, tasks
+
+
+def _must_be_over(ends: list[NodeSession | NodeSessionEnd]) -> None:
+    assert not any(end.is_open for end in ends), "a silent loss was not noticed in time"
 
 
 def simulate(seed: int) -> list[str]:
