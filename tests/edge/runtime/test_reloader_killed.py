@@ -102,12 +102,12 @@ def test_an_edge_killed_in_a_refresh_starts_again_on_one_config(home: Path, plac
     with running_edge(home):
         assert seen(client) == (1, 8, 8, 8)
         digest = sha256(file.read_bytes()).hexdigest()
-        assert client.get("/status").document["config_digest"] == f"sha256:{digest}"
+        assert client.get("/status")["config_digest"] == f"sha256:{digest}"
 
 
 def seen(client: AdminClient) -> tuple[Any, ...]:
     """The generation, and the one number as config, queue and pool each have it."""
-    effective, status = client.get("/config").document, client.get("/status").document
+    effective, status = client.get("/config"), client.get("/status")
     return (
         status["generation"],
         effective["nodes"][0]["providers"][0]["capacity"],
