@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import click
@@ -43,7 +43,8 @@ def refresh(dry_run: bool, admin: str | None, config_files: tuple[Any, ...], as_
       5  the edge is not reachable
       8  applied, but a node refused it or did not answer
     """
-    view = None if as_json else RefreshView(Console(highlight=False, soft_wrap=True, markup=False))
+    out = _Out(highlight=False, soft_wrap=True, markup=False)
+    view = None if as_json else RefreshView(out)
     try:
         with ExitStack() as stack:
             if view is not None:
@@ -55,11 +56,23 @@ def refresh(dry_run: bool, admin: str | None, config_files: tuple[Any, ...], as_
     except (Unreachable, NoAnswer) as error:
         tell(error, as_json=as_json)
         sys.exit(EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_REJECTED)
-    if view is None:
-        click.echo(msgspec.json.encode(result))
-    else:
+    if view is not None:
         view.end(result)
+    else:
+        try:
+            click.echo(msgspec.json.encode(result))
+        except BrokenPipeError:
+            out.on_broken_pipe()
     sys.exit(exit_status(result))
+
+
+class _Out(Console):
+    """Where the refresh is shown. When nobody reads on, as in `| grep -q`, the rest is not shown,
+    and the exit status is still that of the refresh."""
+
+    def on_broken_pipe(self) -> None:
+        with suppress(SystemExit):
+            super().on_broken_pipe()
 
 
 def exit_status(result: RefreshResult) -> int:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -344,6 +347,28 @@ def test_another_program_at_the_address_is_not_taken_for_a_ready_edge(
     ran = CliRunner().invoke(health, ["--admin", edge.address])
     assert ran.exit_code == 1
     assert "no edge" in ran.stdout
+
+
+@pytest.mark.req("REF-1")
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_the_exit_status_is_that_of_the_refresh_even_where_nobody_reads_on(
+    edge: ScriptedEdge, flags: tuple[str, ...]
+) -> None:
+    edge.answers(result(outcome="refused"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [
+        sys.executable,
+        "-c",
+        "from iop_edge.cli.main import main; main()",
+        "config",
+        "refresh",
+    ]
+    ran = subprocess.run(
+        [*command, "--admin", edge.address, *flags], stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (8, b"")
 
 
 @pytest.mark.req("OPS-3")
