@@ -243,7 +243,6 @@ class Edge:
         self._is_draining = True
         self._link.is_draining = True
         self._grpc.set_serving(False)
-        self.dispatcher.drain()
         self.runs.stop_admitting()
         _log.info("edge_draining", active_runs=self.runs.active_runs, deadline_s=deadline_s)
         telling = asyncio.create_task(self._tell_what_remains(deadline_s))

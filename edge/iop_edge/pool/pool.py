@@ -49,8 +49,8 @@ from iop_shared.ids import ModelId, NodeId, Resource, RunId
 
 RETRY_LEAST_S = 1.0
 RETRY_MOST_S = 60.0
-_RETRY_S = {Code.NO_PROVIDER: 5.0, Code.DRAINING: RETRY_LEAST_S}
-"""A node that lost its connection is back within seconds; behind a draining edge is another."""
+NO_PROVIDER_RETRY_S = 5.0
+"""A node that lost its connection is back within seconds."""
 
 _NONE_TRIED: frozenset[Resource] = frozenset()
 
@@ -84,7 +84,6 @@ class Pool:
         self._groups: dict[ModelId, Group] = {}
         self._lines: dict[tuple[bool, tuple[int, ...]], Line] = {}
         self._arrivals = 0
-        self._is_draining = False
         self._set_policy(policy)
         self._install(catalog)
 
@@ -210,17 +209,7 @@ class Pool:
         self._pump(self._lines.values(), now, effects)
         return effects
 
-    def drain(self, now: float) -> list[Effect]:
-        """Refuse every new run from now on. Those admitted before go on, waiting, running or
-        coming back for another attempt."""
-        self._is_draining = True
-        return self._expire(now)
-
     # --- what can be seen -----------------------------------------------------------------
-
-    @property
-    def is_draining(self) -> bool:
-        return self._is_draining
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -271,8 +260,6 @@ class Pool:
         """Why the run can be served neither now nor by waiting. None where it can: then it knows
         its line, and does not stand in it yet."""
         demand = waiter.demand
-        if is_new and self._is_draining:
-            return Code.DRAINING, "this edge is draining and takes no new requests"
         if slate is None:
             return Code.MODEL_NOT_FOUND, f"there is no model {demand.model!r} here"
         if is_new:
@@ -445,8 +432,10 @@ class Pool:
     def _refused(self, waiter: Waiter, slate: Slate | None, now: float, why: Why) -> Refused:
         code, message = why
         decision = self._decision(waiter, slate, code, now)
-        retry_after_s = _RETRY_S.get(code)
-        if code is Code.QUEUE_FULL:
+        retry_after_s = None
+        if code is Code.NO_PROVIDER:
+            retry_after_s = NO_PROVIDER_RETRY_S
+        elif code is Code.QUEUE_FULL:
             retry_after_s = self._retry_after(now)
         return Refused(waiter.run_id, code, message, retry_after_s, decision)
 

@@ -79,10 +79,10 @@ class Dispatcher:
         `retry_of` is the released lease of an attempt that failed before its upstream request was
         sent (POOL-13). `on_queued` is told why the run has to wait, before it does; why it was
         granted or refused is in what comes back (POOL-12). Raises PoolFault with model_not_found,
-        unsupported_by_model, context_length_exceeded, no_provider, draining, queue_full or
-        queue_timeout. A caller that is cancelled while it waits has left the queue, and holds no
-        slot, when the cancellation comes out of here. Await it directly: a wrapper that drops a
-        result would drop the slot.
+        unsupported_by_model, context_length_exceeded, no_provider, queue_full or queue_timeout. A
+        caller that is cancelled while it waits has left the queue, and holds no slot, when the
+        cancellation comes out of here. Await it directly: a wrapper that drops a result would
+        drop the slot.
         """
         effects = self._pool.admit(run_id, demand, self._clock(), retry_of=retry_of)
         own = effects.pop()
@@ -126,10 +126,6 @@ class Dispatcher:
         """Go over to another generation's catalog and queue policy (POOL-7)."""
         self._carry_out(self._pool.replace(catalog, policy, self._clock()))
 
-    def drain(self) -> None:
-        """Refuse every new run with `draining` from now on; those that wait or run go on."""
-        self._carry_out(self._pool.drain(self._clock()))
-
     def cut_waiting(self, fault: Fault) -> None:
         """End every wait in the queue with this fault: the drain's deadline has passed."""
         for run_id in list(self._waiting):
@@ -145,10 +141,6 @@ class Dispatcher:
             self._timer = None
 
     # --- what can be seen -----------------------------------------------------------------
-
-    @property
-    def draining(self) -> bool:
-        return self._pool.is_draining
 
     def loads(self) -> dict[Resource, ResourceStatus]:
         """Status and slots of every provider, in the order of (node id, provider id)."""

@@ -20,6 +20,7 @@ from iop.runtime_pb2 import AttemptOpen, ResponseHead
 from iop_edge.pool.catalog import Attribution, DirectTarget, Path
 from iop_edge.pool.effects import Lease
 from iop_edge.pool.explain import Decision
+from iop_edge.pool.pool import NO_PROVIDER_RETRY_S
 from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.dispatcher import Dispatcher, PoolFault
@@ -294,7 +295,9 @@ class Run:
         self._attribution = target.attribution
         if not self._service._hub.takes_runs(target.node_id):
             raise Fault(
-                Code.NO_PROVIDER, f"node {target.node_id} is not connected", retry_after_s=5.0
+                Code.NO_PROVIDER,
+                f"node {target.node_id} is not connected",
+                retry_after_s=NO_PROVIDER_RETRY_S,
             )
         return await self._attempt_on(target.node_id, target.adapter, target.target, None, path)
 

@@ -304,22 +304,6 @@ def test_a_probe_of_what_the_catalog_does_not_hold_is_ignored(health: Health):
     assert pool.probed_health(Resource(N, spec("z").resource.provider_id), health, 0.0) == []
 
 
-@pytest.mark.req("OPS-3")
-def test_a_draining_pool_refuses_the_new_and_goes_on_with_the_old():
-    pool = joined(catalog([spec("a"), spec("b")]))
-    first, second = (lease_of(pool.admit(run, demand(), 0.0)) for run in (R1, R2))
-    pool.admit(R3, demand(), 0.0)
-    pool.drain(1.0)
-    assert pool.is_draining
-    refused = refusal_of(pool.admit(R4, demand(), 1.0))
-    assert refused.code is Code.DRAINING
-    assert refused.retry_after_s is not None
-    third = lease_of(pool.release(first, 2.0))
-    assert third.run_id == R3
-    pool.release(second, 2.0)
-    assert lease_of(pool.admit(R1, demand(), 2.0, retry_of=first)).resource == second.resource
-
-
 @pytest.mark.req("POOL-5")
 def test_an_empty_pool_refuses_and_shows_nothing():
     pool = Pool(catalog([], {}), policy())

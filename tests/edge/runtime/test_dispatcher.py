@@ -262,20 +262,6 @@ async def test_a_retry_goes_elsewhere_and_ends_where_nobody_else_is():
     assert caught.value.code is Code.NO_PROVIDER
 
 
-@pytest.mark.req("OPS-3")
-async def test_draining_refuses_the_new_and_serves_those_who_wait():
-    dispatcher = joined(catalog([spec("a")]))
-    grant = await dispatcher.acquire(RunId("r1"), demand())
-    pending = await waiting(dispatcher, "r2")
-    dispatcher.drain()
-    assert dispatcher.draining
-    with pytest.raises(PoolFault) as caught:
-        await dispatcher.acquire(RunId("r3"), demand())
-    assert caught.value.code is Code.DRAINING
-    dispatcher.release(grant.lease)
-    assert (await soon(pending)).lease.run_id == "r2"
-
-
 @pytest.mark.req("POOL-12")
 async def test_a_run_that_must_wait_is_told_why_before_it_does_and_at_the_end():
     dispatcher = joined(catalog([spec("a")]), timeout_ms=20)

@@ -81,7 +81,7 @@ class World:
         self.hub = Hub()
         self.dispatcher = Dispatcher(of, queue)
         self._ledger = UsageLedger()
-        self._service = RunService(
+        self.service = RunService(
             snapshots=SnapshotStore(cast(Any, Snapshot(of))),
             dispatcher=self.dispatcher,
             hub=cast(Any, self.hub),
@@ -99,7 +99,7 @@ class World:
             demand=demand(model),
             work=cast(Any, Work()),
         )
-        async with self._service.open(asked):
+        async with self.service.open(asked):
             pass
 
     async def waiting(self, run_id: str) -> asyncio.Task[None]:
@@ -210,6 +210,22 @@ async def test_a_run_that_waits_for_another_attempt_is_told_when_its_model_goes(
     back = await world.waiting("back")
     world.dispatcher.replace(catalog([spec("a"), spec("b")], {"k": ["b"]}), policy())
     assert (await fault_of(back)).code is Code.MODEL_NOT_FOUND
+
+
+@pytest.mark.req("OPS-3", "POOL-13")
+async def test_draining_refuses_the_new_and_serves_those_who_wait_or_come_back():
+    world = World(catalog([spec("a"), spec("b")]), policy(timeout_ms=0))
+    world.hub.faults |= {"a": REFUSED, "b": REFUSED}
+    free_a, free_b = await world.take("one"), await world.take("other")
+    early = await world.waiting("early")
+    world.service.stop_admitting()
+    late = await fault_of(asyncio.create_task(world.run("late")))
+    assert late.code is Code.DRAINING
+    assert late.retry_after_s is not None
+    free_a()
+    free_b()
+    assert await fault_of(early) is REFUSED
+    assert (world.last.run.run_id, world.last.run.attempts) == ("early", 2)
 
 
 @pytest.mark.req("CFG-28", "POOL-1")
