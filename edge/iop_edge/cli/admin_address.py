@@ -20,6 +20,8 @@ from iop_edge.config.yaml12.places import Places
 from iop_edge.config.yaml12.text import TextRefused, decode
 from iop_edge.config.yaml12.tree import build
 
+# The key at the margin, and what is indented under it; a flow mapping may close at the margin.
+_SECTION = re.compile(r"^admin[ \t]*:.*(?:\n(?:[ \t#}].*|\r?$))*", re.MULTILINE)
 _REFERENCE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -52,15 +54,12 @@ def admin_address(
 def _listen_of(file: Path, environment: Mapping[str, str]) -> str | None:
     """`admin.listen` as the file has it, or None where it has none that can be read."""
     try:
-        text = decode(file.read_bytes())
+        content = file.read_bytes()
     except OSError as error:
         raise click.UsageError(
             f"{file}: {error.strerror}; --admin or IOP_EDGE_ADMIN say where the edge is as well"
         ) from None
-    except TextRefused:
-        return None
-    root = build(text, 0, Places()).root
-    section = root.get("admin") if root is not None else None
+    section = _section_of(content)
     listen = section.get("listen") if isinstance(section, dict) else None
     if not isinstance(listen, str):
         return None
@@ -69,3 +68,20 @@ def _listen_of(file: Path, environment: Mapping[str, str]) -> str | None:
         return environment.get(reference["name"]) or reference["default"] or ""
 
     return _REFERENCE.sub(value, listen) or None
+
+
+def _section_of(content: bytes) -> Any:
+    """What stands under `admin`; where the file as a whole is no YAML, its lines are read alone."""
+    try:
+        root = _root_of(decode(content))
+    except TextRefused:
+        root = None
+    if root is None:
+        lines = _SECTION.search(content.decode("utf-8-sig", errors="replace"))
+        root = None if lines is None else _root_of(lines[0])
+    return None if root is None else root.get("admin")
+
+
+def _root_of(text: str) -> dict[str, Any] | None:
+    places = Places()
+    return build(text, places.add_file("", text), places).root
