@@ -158,7 +158,7 @@ class _Message(Struct):
 
 class _Answer(Struct):
     message: _Message = field(default_factory=_Message)
-    done: bool = False
+    done: bool | None = False
     done_reason: str | None = None
     prompt_eval_count: int | None = None
     eval_count: int | None = None
