@@ -81,6 +81,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
         self.scope = cast(Any, {})
         self.headers = []
+        self.url = b""
         self._is_receiving = False
         self._has_head = False
         self._is_refused = False
@@ -200,7 +201,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._end_parse(self._head_too_large())
         for name, value in self.headers:
             if name == b"content-length" and int(value) > limits.max_body_bytes:
-                cast(Scope, self.scope)["path"] = self.url.decode("latin-1")
                 self._end_parse(self._body_too_large(int(value)))
         super().on_headers_complete()
         self._has_head = True
@@ -315,7 +315,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             # It was answered before all of it had come, and is not answered twice.
             self._close()
             return
-        path = self.scope.get("path", "")
+        # A head that was not read to its end may still have said where it goes.
+        path = self.scope.get("path") or self.url.decode("latin-1")
         self.transport.write(self._rendered(fault, path, dict(self.headers)))
         self.flow.resume_reading()
         if self.transport.can_write_eof():

@@ -121,6 +121,28 @@ async def test_the_anthropic_paths_are_refused_in_their_own_shape(rig: Rig) -> N
     assert answer.error()["type"] == "request_too_large"
 
 
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize(
+    ("rest", "status", "error_type"),
+    [
+        (b"x-long: " + b"a" * 1000 + b"\r\n\r\n", 431, "request_too_large"),
+        (b"x-long: " + b"a" * 1000, 431, "request_too_large"),
+        (b"host:", 408, "timeout_error"),
+        (b"content-length: 3\r\ncontent-length: 4\r\n\r\n", 400, "invalid_request_error"),
+    ],
+)
+async def test_a_head_that_is_refused_halfway_is_answered_as_the_callers_client_expects(
+    rig: Rig, rest: bytes, status: int, error_type: str
+) -> None:
+    await rig.listen(echo, max_header_bytes=500, receive_timeout_ms=50)
+    client = await rig.connect()
+    answer = await client.ask(b"POST /v1/messages?beta=true HTTP/1.1\r\n" + rest)
+    assert answer.status == status
+    assert b'"type":"error"' in answer.body
+    assert answer.error()["type"] == error_type
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
 async def test_a_head_that_stalls_is_408(rig: Rig) -> None:
     await rig.listen(echo, receive_timeout_ms=50)
     client = await rig.connect()
