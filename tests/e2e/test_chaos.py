@@ -11,7 +11,8 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import NamedTuple
 
@@ -134,37 +135,37 @@ def _judged(lines: list[bytes], expected: list[str]) -> Outcome:
     return Outcome("cut", len(words))
 
 
-async def _run(edge: Edge, upstream: Upstream, names: list[str], moves: list[str]) -> Chaos:
-    print(f"IOP_CHAOS_SEED={SEED} IOP_CHAOS_SECONDS={SECONDS:g}")
+@asynccontextmanager
+async def _under_load(edge: Edge, upstream: Upstream) -> AsyncIterator[Chaos]:
+    """Edge, both nodes, and callers who ask one thing after the other until the block ends."""
     await asyncio.to_thread(edge.site.start_edge)
     await asyncio.to_thread(start_nodes, edge.site, "a", "b")
     await upstream.plan("chaos", tokens=TOKENS, pace_ms=5)
     chaos = Chaos(edge, Random(SEED))
-    chaos.may_lose_callers = "edge" in names
     callers = [asyncio.create_task(chaos.caller()) for _ in range(CALLERS)]
-    disturbing = asyncio.create_task(chaos.disturb(names, moves))
     try:
-        # A caller ends before it is told to only by failing.
-        done, _ = await asyncio.wait(
-            [disturbing, *callers], return_when=asyncio.FIRST_COMPLETED, timeout=SECONDS + 60
-        )
-        assert done, "a process did not come back"
-        for task in done:
-            task.result()
+        yield chaos
     finally:
         chaos.is_over = True
         results = await asyncio.gather(*callers, return_exceptions=True)
-        disturbing.cancel()
-        with suppress(asyncio.CancelledError):
-            await disturbing
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+async def _run(edge: Edge, upstream: Upstream, names: list[str], moves: list[str]) -> None:
+    print(f"IOP_CHAOS_SEED={SEED} IOP_CHAOS_SECONDS={SECONDS:g}")
+    async with _under_load(edge, upstream) as chaos:
+        chaos.may_lose_callers = "edge" in names
+        await chaos.disturb(names, moves)
     await edge.until(_is_whole, within_s=30)
     kinds = [outcome.kind for outcome in chaos.outcomes]
     print({kind: kinds.count(kind) for kind in sorted(set(kinds))})
     assert "whole" in kinds
-    return chaos
+
+
+def _in_flight(status: dict[str, list[dict[str, int]]], provider_id: str) -> int:
+    return next(p["in_flight"] for p in status["providers"] if p["provider_id"] == provider_id)
 
 
 def _is_whole(status: dict[str, list[dict[str, object]]]) -> bool:
@@ -179,6 +180,24 @@ async def test_nodes_killed_and_stopped_at_random_leave_no_caller_without_an_ans
     own_site: Edge, upstream: Upstream
 ) -> None:
     await _run(own_site, upstream, ["a", "b"], ["kill", "stop"])
+
+
+@pytest.mark.req("OPS-3", "POOL-6", "POOL-13")
+async def test_a_node_asked_to_end_under_load_costs_no_caller_anything(
+    own_site: Edge, upstream: Upstream
+) -> None:
+    async with _under_load(own_site, upstream) as chaos:
+        node = own_site.site.nodes["a"]
+        await own_site.until(lambda status: _in_flight(status, "a-pair") > 1)
+        node.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(node.wait, 20) == 0
+        answered = len(chaos.outcomes)
+        # The other node carries on alone.
+        async with asyncio.timeout(20):
+            while len(chaos.outcomes) < answered + CALLERS:
+                await asyncio.sleep(0.02)  # offered for what callers are told
+    await own_site.until(is_idle)
+    assert {outcome.kind for outcome in chaos.outcomes} == {"whole"}
 
 
 @pytest.mark.skipif(SECONDS < LONG_S, reason="IOP_CHAOS_SECONDS is below 30")
