@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 from iop_edge.config.effective import IngressLimits
 from iop_edge.serve.http.deadline import Deadline
 from iop_edge.serve.http.errors import FaultRenderer, id_headers, request_id_of
+from iop_edge.serve.http.unchunked import unchunked
 from iop_shared.errors import Code, Fault
 
 Scope = MutableMapping[str, Any]
@@ -88,6 +89,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refusal: Fault | None = None
         self._raw_head_bytes = 0
         self._chunk_bytes = 0
+        self._has_progressed = False
         self._body_bytes = 0
         self._body_bytes_at_check = 0
 
@@ -140,6 +142,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         was_in_body = self._is_receiving and self._has_head
         self._chunk_bytes = len(data)
+        self._has_progressed = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -151,8 +154,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if not self._is_receiving:
             return
-        if not self._has_head and not was_in_body:
+        is_beside_body = was_in_body and not self._has_progressed
+        if is_beside_body or not (self._has_head or was_in_body):
             # A header that has not ended yet was not reported yet, so its bytes are counted raw.
+            # So is what stands in a body without being of it: extensions of chunks, trailers.
             self._raw_head_bytes += len(data)
             if self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._head_too_large())
@@ -170,7 +175,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if method == b"CONNECT":
             self._refuse(Fault(Code.INVALID_VALUE, "this is no proxy"))
             return
-        lines = [method, b" ", self.url, b" HTTP/1.1\r\n"]
+        version = self.parser.get_http_version().encode("ascii")
+        lines = [method, b" ", self.url, b" HTTP/", version, b"\r\n"]
         for name, value in self.headers:
             if name == b"connection":
                 value = b"close" if b"close" in value.lower() else b"keep-alive"
@@ -184,11 +190,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._has_progressed = True
         self._is_receiving = True
         self._has_head = False
         self._raw_head_bytes = 0
         self._body_bytes = self._body_bytes_at_check = 0
         self._deadline.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer must not overrule the head, by which a proxy or the edge itself has judged.
+        if not self._has_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -204,10 +216,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._end_parse(self._body_too_large(int(value)))
         super().on_headers_complete()
         self._has_head = True
+        self._raw_head_bytes = 0
         if self._owner.is_stopping:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
+        self._has_progressed = True
+        self._raw_head_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.max_body_bytes:
             self._end_parse(self._body_too_large(self._body_bytes))
@@ -247,10 +262,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     async def _handle(self, cycle: RequestResponseCycle, app: Any) -> None:
         try:
-            await app(cycle.scope, cycle.receive, cycle.send)
+            send = cycle.send if cycle.scope["http_version"] == "1.1" else unchunked(cycle)
+            await app(cycle.scope, cycle.receive, send)
         except asyncio.CancelledError:
             cycle.disconnected = True
-            self.transport.abort()
+            if not self._is_refused:  # else the refusal is still to be read
+                self.transport.abort()
         except Exception as error:
             self._owner.handler_failed(error)
         if not cycle.response_complete and not cycle.disconnected:

@@ -1,0 +1,101 @@
+"""Where a body ends, what stands beside it, and callers who know no chunks."""
+
+import asyncio
+
+import pytest
+
+from iop_edge.serve.http.routes import Request
+from tests.edge.serve.rig import Rig, echo
+
+CHUNKED = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n"
+
+
+async def tell_headers(request: Request) -> None:
+    await request.body()
+    await request.respond(200, repr(sorted(request.headers)).encode())
+
+
+@pytest.mark.req("OAI-3")
+async def test_a_trailer_adds_nothing_to_the_head_and_overrules_nothing_in_it(rig: Rig) -> None:
+    await rig.listen(tell_headers)
+    client = await rig.connect()
+    answer = await client.ask(
+        CHUNKED
+        + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+        + b"authorization: Bearer other\r\nx-request-id: other\r\n\r\n"
+    )
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.body == b"[b'host', b'transfer-encoding', b'x-request-id']"
+
+
+@pytest.mark.parametrize(
+    ("before", "piece"),
+    [(b"0\r\n", b"a: b\r\n" * 16), (b"0\r\na: ", b"a" * 100), (b"2;a=", b"a" * 100)],
+    ids=["many trailers", "one trailer", "an extension"],
+)
+async def test_what_stands_in_a_body_without_being_of_it_is_bounded_like_the_head(
+    rig: Rig, before: bytes, piece: bytes
+) -> None:
+    await rig.listen(tell_headers, max_header_bytes=1000)
+    client = await rig.connect()
+    client.send(CHUNKED + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n" + before)
+    for _ in range(40):
+        client.send(piece)
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    assert (await client.answer()).status == 431
+
+
+@pytest.mark.req("OAI-5")
+async def test_a_caller_that_goes_on_sending_an_undeclared_body_can_still_read_its_413(
+    rig: Rig,
+) -> None:
+    await rig.listen(tell_headers, max_body_bytes=1000)
+    client = await rig.connect()
+    client.send(CHUNKED + b"transfer-encoding: chunked\r\n\r\n")
+    for _ in range(200):
+        client.send(b"64\r\n" + b"x" * 100 + b"\r\n")
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    answer = await client.answer()
+    assert (answer.status, answer.error()["code"]) == (413, "request_too_large")
+
+
+async def test_a_body_in_many_small_chunks_is_no_head(rig: Rig) -> None:
+    await rig.listen(echo, max_header_bytes=1000)
+    client = await rig.connect()
+    client.send(CHUNKED + b"transfer-encoding: chunked\r\n\r\n")
+    for _ in range(300):
+        for part in (b"00000001;n=v\r", b"\nx\r\n"):
+            client.send(part)
+            await client.writer.drain()
+            await asyncio.sleep(0)
+    client.send(b"0\r\n\r\n")
+    assert (await client.answer()).body == b"x" * 300
+
+
+@pytest.mark.parametrize("upgrade", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+async def test_a_caller_of_http_1_0_gets_a_stream_without_chunks_that_ends_with_the_connection(
+    rig: Rig, upgrade: bytes
+) -> None:
+    async def stream(request: Request) -> None:
+        await request.start(200, [(b"content-type", b"text/event-stream")])
+        await request.write(b"data: 1\n\n")
+        await request.finish(b"data: 2\n\n")
+
+    await rig.listen(stream)
+    client = await rig.connect()
+    client.send(b"POST /v1/echo HTTP/1.0\r\ncontent-type: application/json\r\n" + upgrade)
+    client.send(b"content-length: 0\r\n\r\n")
+    head, _, body = (await client.closed()).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body == b"data: 1\n\ndata: 2\n\n"
+
+
+async def test_a_caller_of_http_1_0_gets_a_whole_answer_with_its_length(rig: Rig) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    client.send(b"POST /v1/echo HTTP/1.0\r\ncontent-length: 2\r\n\r\n{}")
+    answer = await client.answer()
+    assert (answer.status, answer.body, await client.closed()) == (200, b"{}", b"")
