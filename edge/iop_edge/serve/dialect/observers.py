@@ -174,7 +174,7 @@ class ChatObserver:
 
     def _unusual_event(self, payload: bytes) -> bytes:
         head = _read_head(payload)
-        self.generated.add_value(_any(payload).get("choices"))
+        self.generated.add_value(_read_any(payload).get("choices"))
         return self._seen(head)
 
 
@@ -267,7 +267,7 @@ class MessagesObserver:
         if event.type in ("message_stop", "error"):
             self.is_ended = True
         elif event.type == "content_block_start" and _is_given(event.content_block):
-            self._add_block(_any(event.content_block))
+            self._add_block(_read_any(event.content_block))
         self._last_usage = with_usage(self._last_usage, event.usage)
         if not _is_given(event.message):
             return b""
@@ -287,7 +287,7 @@ class MessagesObserver:
             event = _messages_event(payload)
         except NOT_JSON:
             raise not_an_answer() from None
-        self.generated.add_value(_any(payload).get("delta"))
+        self.generated.add_value(_read_any(payload).get("delta"))
         return event
 
     def _add_block(self, block: Any) -> None:
@@ -345,6 +345,14 @@ def _name_in(raw: Raw) -> bytes:
 def _read_head(payload: bytes) -> _Head:
     try:
         return _head(payload)
+    except NOT_JSON:
+        raise not_an_answer() from None
+
+
+def _read_any(payload: bytes | Raw) -> Any:
+    """All of a value; what is passed over elsewhere is looked at here, down to its characters."""
+    try:
+        return _any(payload)
     except NOT_JSON:
         raise not_an_answer() from None
 

@@ -22,6 +22,7 @@ from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProt
 from iop_edge.serve.dialect.errors import error_event
 from iop_edge.serve.dialect.request import has_items, is_true, model_of, parse
 from iop_edge.serve.http.errors import new_id
+from iop_edge.serve.http.listener import origin_of
 from iop_edge.serve.http.routes import Request, Route
 from iop_edge.serve.openai import description
 from iop_edge.serve.openai.models import ModelList, Snapshots
@@ -34,9 +35,12 @@ from iop_edge.serve.policy import (
     provider_credential,
     traceparent_of,
 )
-from iop_shared.errors import Fault
+from iop_shared import logs
+from iop_shared.errors import Code, Fault
 from iop_shared.ids import ModelId, RunId
 from iop_shared.profiles import Capability
+
+log = logs.get("openai")
 
 _MAX_FORWARDED_CHARS = 1_024
 
@@ -176,15 +180,27 @@ class Ingress:
                     if not request.has_started:
                         await request.start(status, headers)
                     await request.write(chunk)
-        except Fault as fault:
+        except Exception as error:
             if not request.has_started:
                 raise
+            fault = error if isinstance(error, Fault) else _own_fault(request, error)
             await request.finish(error_event(fault, protocol.dialect, request.request_id))
             return
         if request.has_started:
             await request.finish()
         else:
             await request.respond(status, b"".join(whole), headers)
+
+
+def _own_fault(request: Request, error: Exception) -> Fault:
+    """What is told of an error that nobody foresaw. Its own message may hold a caller's text."""
+    log.error(
+        "request_failed",
+        request_id=request.request_id,
+        error=type(error).__name__,
+        at=origin_of(error),
+    )
+    return Fault(Code.INTERNAL, "the edge failed on this request")
 
 
 def _nearest_bound(catalog: Catalog, group: ModelGroup | None, asked_tokens: int | None) -> int:

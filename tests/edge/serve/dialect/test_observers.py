@@ -111,3 +111,20 @@ def test_messages_reports_its_input_first_and_its_output_last() -> None:
 
 def test_a_null_model_stays_null() -> None:
     assert through(ChatObserver(), {"model": None}, {"error": "x"}).count(b'"model": null') == 1
+
+
+@pytest.mark.parametrize(
+    ("observer", "payload"),
+    [
+        (ChatObserver(), b'{"choices":"none","note":"\xff"}'),
+        (MessagesObserver(), b'{"type":"content_block_delta","delta":5,"note":"\xff"}'),
+        (MessagesObserver(), b'{"type":"content_block_start","content_block":{"text":"\xff"}}'),
+    ],
+    ids=["chat", "delta", "block"],
+)
+def test_text_that_is_no_utf8_in_an_unusual_event_is_the_upstreams_fault_and_not_ours(
+    observer: AnswerObserver, payload: bytes
+) -> None:
+    with pytest.raises(Fault) as caught:
+        observer.event(payload)
+    assert caught.value.code is Code.UPSTREAM_INVALID

@@ -30,7 +30,7 @@ from iop_shared.errors import Fault
 from iop_shared.ids import Target
 from iop_shared.profiles import ProtocolProfile
 
-Step = bytes | Fault | asyncio.Event
+Step = bytes | Exception | asyncio.Event
 
 
 class ScriptedAnswer:
@@ -48,7 +48,7 @@ class ScriptedAnswer:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in self._steps:
-            if isinstance(step, Fault):
+            if isinstance(step, Exception):
                 raise step
             if isinstance(step, asyncio.Event):
                 await step.wait()

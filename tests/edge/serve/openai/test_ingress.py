@@ -302,3 +302,23 @@ async def test_a_caller_that_does_not_read_stops_its_run_from_being_read_and_is_
     assert edge.runs.left == ["cancelled"]
     assert 0 < endless.taken < 500
     client.close()
+
+
+@pytest.mark.req("OAI-7")
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [("/v1/chat/completions", b'data: {"choices":[]}\n\n'), ("/v1/messages", b"event: ping\n\n")],
+)
+async def test_a_fault_of_our_own_after_the_first_byte_is_an_error_event_as_any_other(
+    edge: Edge, path: str, event: bytes
+) -> None:
+    await edge.serve()
+    edge.runs.answers(200, event, RuntimeError("canary-text"))
+    answer = await ask(edge, BODY | {"stream": True, "max_tokens": 5}, path=path)
+    told = answer.body.removeprefix(event)
+    assert told != answer.body
+    assert told.endswith(b"}\n\n")
+    assert told.startswith(b"event: error\ndata: " if path == "/v1/messages" else b"data: ")
+    error = json.loads(told.partition(b"data: ")[2])["error"]
+    assert error["type"] == ("api_error" if path == "/v1/messages" else "server_error")
+    assert error["message"] == "the edge failed on this request"
