@@ -97,10 +97,14 @@ def config_of(*capacities: int, max_queue: int = 16, is_ollama: bool = False) ->
 
 
 class PlainReader:
-    """Gives the bytes on, and demands that they end in a full stop."""
+    """Gives the bytes on, and demands that they end in a full stop.
+
+    The answer tells its end itself with `!.`, and an error in place of it with `?.`.
+    """
 
     usage = ReportedUsage(input_tokens=3, output_tokens=0)
     headers: HeaderPairs = ()
+    told_end: str | None = None
 
     def __init__(self) -> None:
         self._last = b""
@@ -110,6 +114,8 @@ class PlainReader:
 
     def feed(self, chunk: bytes) -> bytes:
         self._last = chunk
+        if chunk.endswith((b"!.", b"?.")):
+            self.told_end = "completed" if chunk.endswith(b"!.") else "error:upstream_error"
         return chunk
 
     def end(self) -> bytes:
@@ -123,6 +129,7 @@ class EventReader:
 
     usage = ReportedUsage(input_tokens=5)
     headers: HeaderPairs = (("content-type", "text/plain"),)
+    told_end = None
 
     def __init__(self) -> None:
         self._is_finished = False
@@ -413,6 +420,49 @@ async def test_a_caller_that_leaves_frees_the_slot_and_ends_the_upstream(
         assert world.in_flight == 0
         await ended.wait()
     assert [record.end for record in world.records] == ["cancelled"]
+
+
+@pytest.mark.req("POOL-6")
+@pytest.mark.parametrize(
+    ("last", "end"), [(b"yes!.", "completed"), (b"no?.", "error:upstream_error")]
+)
+@pytest.mark.parametrize("then", ["the upstream ends", "it is cut", "the caller leaves"])
+async def test_what_comes_after_an_answer_has_told_its_end_changes_nothing(
+    make_world: Make, last: bytes, end: str, then: str
+) -> None:
+    world = make_world(config_of(1))
+
+    async def telling(attempt: Attempt, out: Responder) -> None:
+        out.started()
+        out.head(200, [])
+        await out.chunk(last)
+        if then == "it is cut":
+            raise Fault(Code.UPSTREAM_CLOSED, "the upstream closed the connection")
+        if then == "the caller leaves":
+            await asyncio.Event().wait()
+
+    await world.join("n0", telling)
+    told = asyncio.Event()
+    pieces = []
+
+    async def ask() -> None:
+        async with world.runs.open(world.spec()) as answer:
+            async for piece in answer:
+                pieces.append(piece)
+                told.set()
+
+    asking = asyncio.create_task(ask())
+    async with asyncio.timeout(5):
+        await told.wait()
+        if then == "the caller leaves":
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+        else:
+            await asking
+    assert pieces == [last]
+    assert [record.end for record in world.records] == [end]
+    assert world.in_flight == 0
 
 
 @pytest.mark.req("POOL-5", "POOL-6")

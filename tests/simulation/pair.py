@@ -89,6 +89,7 @@ def answer_to(run_id: str) -> bytes:
 class Reader:
     usage = ReportedUsage()
     headers: HeaderPairs = ()
+    told_end = None
 
     def __init__(self) -> None:
         self._last = b""

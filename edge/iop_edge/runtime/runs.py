@@ -204,12 +204,14 @@ class Run:
                     yield released
             rest = reader.end()
         except Fault as fault:
-            # A cut by the drain deadline reaches the attempt as its cancellation.
-            raise self._cut or fault from None
+            if reader.told_end is None:
+                # A cut by the drain deadline reaches the attempt as its cancellation.
+                raise self._cut or fault from None
+            rest = b""
         # The slot is free as soon as the upstream is done, however slowly the caller reads.
         self._release()
         if self._end == "cancelled":
-            self._end = "completed"
+            self._end = reader.told_end or "completed"
         if rest:
             self._note_first_byte()
             yield rest
@@ -370,6 +372,9 @@ class Run:
             self._end = f"error:{error.code.value}"
         elif isinstance(error, Exception):
             self._end = f"error:{Code.INTERNAL.value}"
+        elif self._end == "cancelled" and self._reader is not None:
+            # Whoever hangs up at the last event, as clients do, has had the answer.
+            self._end = self._reader.told_end or self._end
         self._service._leave(self)
         self._service._ledger.record(
             FinishedRun(record=self._record(), decisions=tuple(self._decisions))

@@ -41,6 +41,14 @@ class AnswerReader(Protocol):
         ...
 
     @property
+    def told_end(self) -> str | None:
+        """How the answer itself has said that it ended, as a record says it; None until it has.
+
+        What comes after that, or fails to come, changes nothing for the caller.
+        """
+        ...
+
+    @property
     def headers(self) -> HeaderPairs:
         """The response headers for the caller: never a copy of all that the upstream sent."""
         ...
@@ -67,6 +75,9 @@ class RunReader(Protocol):
     def usage(self) -> ReportedUsage: ...
 
     def generated_tokens(self, chars_per_token: float | None) -> int: ...
+
+    @property
+    def told_end(self) -> str | None: ...
 
     @property
     def headers(self) -> HeaderPairs: ...

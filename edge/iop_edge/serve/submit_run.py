@@ -202,6 +202,7 @@ class _Ignored:
     """The body of an upstream's error: only its status is told, and when to come again."""
 
     usage = ReportedUsage()
+    told_end = None
 
     def __init__(self, headers: HeaderPairs) -> None:
         self.headers = [pair for pair in headers if pair[0] == RETRY_AFTER_KEY]
@@ -220,6 +221,7 @@ class _EventReader:
     """A run's events as serialized responses; finish and usage come in the last one."""
 
     headers: HeaderPairs = ()
+    told_end = None
 
     def __init__(self) -> None:
         self._finish_reason = ""

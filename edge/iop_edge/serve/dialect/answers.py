@@ -24,6 +24,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024
 """More of an upstream's error is not read; it is then told by its status alone."""
 
+TOLD_ERROR = "error:upstream_error"
+"""How a run ended whose upstream told an error in the middle of its stream."""
+
 JSON_HEADERS: HeaderPairs = (("content-type", "application/json"),)
 STREAM_HEADERS: HeaderPairs = (
     ("content-type", "text/event-stream; charset=utf-8"),
@@ -72,6 +75,12 @@ class StreamAnswer:
     def usage(self) -> ReportedUsage:
         return self._observer.usage
 
+    @property
+    def told_end(self) -> str | None:
+        if not self._observer.is_ended:
+            return None
+        return TOLD_ERROR if self._observer.has_failed else "completed"
+
     def generated_tokens(self, chars_per_token: float | None) -> int:
         return self._observer.generated.tokens(chars_per_token)
 
@@ -80,6 +89,7 @@ class WholeAnswer:
     """A JSON body, released when it is complete and proved to be one."""
 
     headers = JSON_HEADERS
+    told_end = None
 
     def __init__(self, observer: AnswerObserver, name: bytes) -> None:
         self._observer = observer
@@ -120,6 +130,7 @@ class _NothingGenerated:
     """An answer of which no model has written anything."""
 
     usage = ReportedUsage()
+    told_end = None
 
     def generated_tokens(self, chars_per_token: float | None) -> int:
         return 0

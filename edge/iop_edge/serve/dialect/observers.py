@@ -32,6 +32,10 @@ class AnswerObserver(Protocol):
     def generated(self) -> GeneratedText: ...
     @property
     def is_ended(self) -> bool: ...
+    @property
+    def has_failed(self) -> bool:
+        """The stream ended with an error that the upstream told."""
+        ...
 
     def event(self, payload: bytes) -> bytes: ...
 
@@ -122,13 +126,13 @@ _any = msgspec.json.Decoder().decode
 class ChatObserver:
     """Chat completions. A stream ends with `data: [DONE]`, or with an error event."""
 
-    __slots__ = ("generated", "is_ended", "usage")
+    __slots__ = ("generated", "has_failed", "is_ended", "usage")
     model_path = ("model",)
 
     def __init__(self) -> None:
         self.usage = ReportedUsage()
         self.generated = GeneratedText()
-        self.is_ended = False
+        self.is_ended = self.has_failed = False
 
     def event(self, payload: bytes) -> bytes:
         if payload.startswith(b"[") and payload.strip() == b"[DONE]":
@@ -155,7 +159,7 @@ class ChatObserver:
     def _seen(self, head: _Head) -> bytes:
         self.usage = with_usage(self.usage, head.usage)
         if _is_given(head.error):
-            self.is_ended = True
+            self.is_ended = self.has_failed = True
         return _name_in(head.model)
 
     def _add(self, delta: _Delta) -> None:
@@ -181,9 +185,10 @@ class ChatObserver:
 class ResponsesObserver:
     """Responses. A stream ends with its completed, incomplete or failed response, or an error."""
 
-    __slots__ = ("generated", "is_ended", "usage")
+    __slots__ = ("generated", "has_failed", "is_ended", "usage")
     model_path = ("response", "model")
     _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+    _FAILED = frozenset({"response.failed", "error"})
     _SPOKEN = frozenset(
         {
             "response.output_text.delta",
@@ -200,7 +205,7 @@ class ResponsesObserver:
     def __init__(self) -> None:
         self.usage = ReportedUsage()
         self.generated = GeneratedText()
-        self.is_ended = False
+        self.is_ended = self.has_failed = False
 
     def event(self, payload: bytes) -> bytes:
         if payload.startswith(b"[") and payload.strip() == b"[DONE]":
@@ -214,6 +219,7 @@ class ResponsesObserver:
             return b""
         if event.type in self._TERMINAL:
             self.is_ended = True
+            self.has_failed = event.type in self._FAILED
         if not _is_given(event.response):
             return b""
         head = _read_head(bytes(event.response))
@@ -235,13 +241,13 @@ class MessagesObserver:
     `message_start` names is a beginning, and counts only where the stream ends without another.
     """
 
-    __slots__ = ("_first_usage", "_last_usage", "generated", "is_ended")
+    __slots__ = ("_first_usage", "_last_usage", "generated", "has_failed", "is_ended")
     model_path = ("message", "model")
 
     def __init__(self) -> None:
         self._first_usage = self._last_usage = ReportedUsage()
         self.generated = GeneratedText()
-        self.is_ended = False
+        self.is_ended = self.has_failed = False
 
     @property
     def usage(self) -> ReportedUsage:
@@ -266,6 +272,7 @@ class MessagesObserver:
             return b""
         if event.type in ("message_stop", "error"):
             self.is_ended = True
+            self.has_failed = event.type == "error"
         elif event.type == "content_block_start" and _is_given(event.content_block):
             self._add_block(_read_any(event.content_block))
         self._last_usage = with_usage(self._last_usage, event.usage)

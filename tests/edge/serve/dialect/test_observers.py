@@ -3,6 +3,7 @@ import json
 import pytest
 
 from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.answers import StreamAnswer
 from iop_edge.serve.dialect.event_stream import EventStream
 from iop_edge.serve.dialect.observers import (
     AnswerObserver,
@@ -128,3 +129,25 @@ def test_text_that_is_no_utf8_in_an_unusual_event_is_the_upstreams_fault_and_not
     with pytest.raises(Fault) as caught:
         observer.event(payload)
     assert caught.value.code is Code.UPSTREAM_INVALID
+
+
+@pytest.mark.parametrize(
+    ("observer", "payload", "has_failed"),
+    [
+        (ChatObserver(), b"[DONE]", False),
+        (ChatObserver(), b'{"error":{"message":"no"}}', True),
+        (ResponsesObserver(), b'{"type":"response.completed"}', False),
+        (ResponsesObserver(), b'{"type":"response.incomplete"}', False),
+        (ResponsesObserver(), b'{"type":"response.failed"}', True),
+        (ResponsesObserver(), b'{"type":"error","message":"no"}', True),
+        (MessagesObserver(), b'{"type":"message_stop"}', False),
+        (MessagesObserver(), b'{"type":"error","error":{"type":"api_error"}}', True),
+    ],
+)
+def test_a_stream_that_ends_with_the_upstreams_error_is_known_from_one_that_ends_well(
+    observer: AnswerObserver, payload: bytes, has_failed: bool
+) -> None:
+    answer = StreamAnswer(observer, b'"mine"')
+    assert answer.told_end is None
+    answer.feed(b"data: " + payload + b"\n\n")
+    assert answer.told_end == ("error:upstream_error" if has_failed else "completed")

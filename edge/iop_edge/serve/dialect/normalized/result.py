@@ -106,6 +106,8 @@ class RunResult:
 class RunAnswer:
     """What all readers of a normalized run do, before each tells it in its own dialect."""
 
+    told_end = None
+
     def __init__(self, result: RunResult) -> None:
         self._result = result
         self._generated = GeneratedText()
