@@ -90,7 +90,8 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
         self._control(EdgeFrame(welcome=welcome))
 
     def refresh(self, payload: NodeConfigPayload) -> None:
-        self._control(EdgeFrame(config_refresh=NodeConfigRefreshRequest(payload=payload)))
+        self._outbox.bulk(EdgeFrame(config_refresh=NodeConfigRefreshRequest(payload=payload)))
+        self._wake()
 
     def open(self, opening: AttemptOpen, body: bytes) -> Attempt:
         """Open an attempt. Its number is assigned here.
@@ -238,12 +239,12 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
             return
         if end.fault.upstream_may_have_started:
             attempt.on_started()
-        attempt.on_end(_fault(end.fault.code, end.fault.message))
+        attempt.on_end(_fault(end.fault))
 
 
-def _fault(code: str, message: str) -> Fault:
+def _fault(told: FaultFrame) -> Fault:
     """A node's fault as the edge's own. A code this edge does not know is `internal`."""
     try:
-        return Fault(Code(code), message)
+        return Fault(Code(told.code), told.message, param=told.param or None)
     except ValueError:
-        return Fault(Code.INTERNAL, f"the node reported {code!r}")
+        return Fault(Code.INTERNAL, f"the node reported {told.code!r}")

@@ -91,7 +91,13 @@ class NodeLink(NodeLinkServicer):
             session = await self._hub.join(node_id, hello)
         except JoinRefused as refusal:
             self.joins_refused += 1
-            _log.warning("node_join_refused", node_id=node_id, code=refusal.code)
+            if _is_telling(self.joins_refused):
+                _log.warning(
+                    "node_join_refused",
+                    node_id=node_id,
+                    code=refusal.code,
+                    refusals=self.joins_refused,
+                )
             status = (
                 grpc.StatusCode.ALREADY_EXISTS
                 if refusal.code == "already_connected"
@@ -146,11 +152,14 @@ class NodeLink(NodeLinkServicer):
         return hello
 
     def _count_refusal(self, context: _Context) -> None:
-        """One line for the 1st, 2nd, 4th, 8th … refusal: a node that retries for days with an old
-        token must not fill the log."""
         self._refusals += 1
-        if self._refusals & (self._refusals - 1) == 0:
+        if _is_telling(self._refusals):
             _log.warning("node_unauthenticated", peer=context.peer(), refusals=self._refusals)
+
+
+def _is_telling(count: int) -> bool:
+    """The 1st, 2nd, 4th, 8th …: one that retries for days must not fill the log."""
+    return count & (count - 1) == 0
 
 
 async def _read(session: NodeSession, batches: AsyncIterator[NodeBatch]) -> None:

@@ -5,7 +5,9 @@ idle session therefore sends every frame at once and alone, and a busy one share
 a message among all that has gathered meanwhile. No timer, no linger.
 
 Order:
- 1. Control frames first, all of them, in their order (they are few and small).
+ 1. Control frames first, all of them, in their order (they are few and small). One that is large
+    (a configuration) shares its batch with no other such and no data, so that what waits
+    together never makes a message over the limit.
  2. Then data, lane by lane in rotation, about `QUANTUM_BYTES` of a lane per turn and never more
     than `BATCH_BYTES` in a batch, so that control never waits behind much data and no attempt
     starves another.
@@ -72,17 +74,18 @@ class Outbox(Generic[Frame]):
 
     def __init__(self) -> None:
         self._control: deque[Frame] = deque()
+        self._bulk: deque[Frame] = deque()
         self._lanes: dict[int, _Lane[Frame]] = {}
         self._ready: deque[_Lane[Frame]] = deque()
 
     def __bool__(self) -> bool:
         """Something waits."""
-        return bool(self._control or self._ready)
+        return bool(self._control or self._bulk or self._ready)
 
     def __repr__(self) -> str:
         return (
-            f"Outbox(control={len(self._control)}, lanes={len(self._lanes)}, "
-            f"ready={len(self._ready)})"
+            f"Outbox(control={len(self._control)}, bulk={len(self._bulk)}, "
+            f"lanes={len(self._lanes)}, ready={len(self._ready)})"
         )
 
     @property
@@ -93,6 +96,10 @@ class Outbox(Generic[Frame]):
     def control(self, frame: Frame) -> None:
         """Queue a frame that overtakes all data."""
         self._control.append(frame)
+
+    def bulk(self, frame: Frame) -> None:
+        """Queue a control frame that may be large. Among themselves these keep their order."""
+        self._bulk.append(frame)
 
     def frame(self, attempt_id: int, frame: Frame, weight: int = FRAME_WEIGHT_BYTES) -> None:
         """Queue a frame of an attempt, behind what its lane holds already."""
@@ -123,6 +130,9 @@ class Outbox(Generic[Frame]):
         """The next batch, empty when nothing waits."""
         batch: list[Frame | Chunk] = list(self._control)
         self._control.clear()
+        if self._bulk:
+            batch.append(self._bulk.popleft())
+            return batch
         room = _ROOM_BYTES
         ready = self._ready
         while ready and room > 0:

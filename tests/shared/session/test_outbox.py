@@ -132,3 +132,16 @@ def test_control_frames_that_nobody_takes_are_too_many_at_some_point() -> None:
     assert outbox.is_flooded
     outbox.take()
     assert not outbox.is_flooded
+
+
+def test_large_control_frames_go_one_a_batch_before_all_data() -> None:
+    outbox: Outbox[str] = Outbox()
+    outbox.body(1, b"data")
+    outbox.bulk("first config")
+    outbox.bulk("second config")
+    outbox.control("heartbeat")
+    assert outbox
+    assert outbox.take() == ["heartbeat", "first config"]
+    assert outbox.take() == ["second config"]
+    assert outbox.take() == [Chunk(1, b"data", False)]
+    assert not outbox
