@@ -69,7 +69,7 @@ class _Wiring:
         self, payload: NodeConfigPayload, *, boot_id: str, is_welcome: bool
     ) -> NodeConfigAnswer:
         answer = await self._applier.apply(payload, boot_id=boot_id, is_welcome=is_welcome)
-        if answer.is_acknowledged and payload.runtime.drain_deadline_ms:
+        if answer.is_acknowledged and payload.HasField("runtime"):
             self.drain_deadline_s = payload.runtime.drain_deadline_ms / 1000
         return answer
 

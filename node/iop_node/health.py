@@ -12,11 +12,15 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import Self
 
 HEALTHY = b"connected\n"
 UNHEALTHY = b"not connected\n"
+
+LOCK_TRIES = 5
+LOCK_PAUSE_S = 0.02
 
 
 def state_path(edge_address: str, token: str) -> Path:
@@ -38,7 +42,7 @@ class StateFile:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptor = os.open(self._path, flags, stat.S_IRUSR | stat.S_IWUSR)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor)
         except OSError:
             self._close()
         self.write(is_healthy=False)
@@ -60,6 +64,18 @@ class StateFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _lock(descriptor: int) -> None:
+    """Take the lock. A health check may hold it for a moment; another node keeps it."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise BlockingIOError("another node of this address and token keeps it")
 
 
 def is_healthy(path: Path) -> bool:

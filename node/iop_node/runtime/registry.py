@@ -88,7 +88,10 @@ class AdapterRegistry:
             payload.generation,
             MappingProxyType(members),
             MappingProxyType(_providers(payload, members)),
-            payload.runtime.drain_deadline_ms / 1000 or DEFAULT_DRAIN_S,
+            # A deadline of 0 is one: runs of a replaced registry end at once.
+            payload.runtime.drain_deadline_ms / 1000
+            if payload.HasField("runtime")
+            else DEFAULT_DRAIN_S,
             frozenset(members),
         )
 

@@ -49,11 +49,14 @@ class TestBuilding:
         payload.providers.add(id="p", capacity=1)
         assert "p" in build(payload).providers
 
-    def test_the_drain_deadline_has_a_default(self):
+    @pytest.mark.req("NODE-4")
+    def test_the_drain_deadline_is_the_payloads_and_has_a_default_where_it_names_none(self):
         payload = NodeConfigPayload()
         assert build(payload).drain_s == 600
         payload.runtime.drain_deadline_ms = 1500
         assert build(payload).drain_s == 1.5
+        payload.runtime.drain_deadline_ms = 0
+        assert build(payload).drain_s == 0
 
     @pytest.mark.req("CFG-2")
     def test_headers_are_resolved_on_the_node_with_their_scheme(self, tmp_path, workshop):
