@@ -11,8 +11,10 @@ from iop.runtime_pb2 import (
     NodeReport,
     ProtocolRange,
     ProviderHealth,
+    ProviderResource,
 )
 from iop_edge.runtime.node_hub import JoinRefused, NodeAnswer
+from iop_edge.runtime.node_push import MAX_PAYLOAD_BYTES
 from iop_node.adapters.base import Responder
 from iop_node.runtime.router import Attempt
 
@@ -209,3 +211,35 @@ async def test_health_is_forgotten_with_the_session_that_reported_it(pair: Pair)
     end.report()
     await until(lambda: pair.hub.views()[0].active_runs == 1)
     assert pair.pool.health == [("p1", "degraded")]
+
+
+def too_large_payload(generation: int) -> NodeConfigPayload:
+    provider = ProviderResource(id="p", models=["m" * MAX_PAYLOAD_BYTES])
+    return NodeConfigPayload(generation=generation, providers=[provider])
+
+
+@pytest.mark.req("REF-9")
+async def test_a_config_that_no_message_can_hold_is_refused_and_costs_no_session(
+    pair: Pair,
+) -> None:
+    session, _, ports = await pair.join(nothing)
+    await until(lambda: pair.hub.takes_runs(NODE))
+    for _ in range(2):
+        answers = pair.hub.push({NODE: too_large_payload(2)}, 5.0)
+        [answer] = [answer async for answer in answers]
+        assert (answer.outcome, answer.generation) == ("refused", 1)
+        assert (answer.detail or "").startswith("payload_too_large: ")
+    assert session.is_open
+    assert ports.applied == [1]
+    assert (await push(pair, 3)).outcome == "acknowledged"
+
+
+@pytest.mark.req("NODE-6", "REF-9")
+async def test_a_node_whose_config_no_message_can_hold_is_told_so_when_it_joins(
+    pair: Pair,
+) -> None:
+    pair.hub.set_desired({NODE: too_large_payload(2)})
+    with pytest.raises(JoinRefused, match="spread its providers over more nodes") as caught:
+        await pair.join(nothing)
+    assert caught.value.code == "payload_too_large"
+    assert (pair.hub.views()[0].last_failure or "").startswith("payload_too_large: ")

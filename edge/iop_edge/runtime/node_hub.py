@@ -20,7 +20,7 @@ from iop.runtime_pb2 import (
 )
 from iop_edge.config.effective import Health
 from iop_edge.runtime.attempt import Attempt
-from iop_edge.runtime.node_push import NodeAnswer, Outcome, push
+from iop_edge.runtime.node_push import MAX_PAYLOAD_BYTES, NodeAnswer, Outcome, push, too_large
 from iop_edge.runtime.node_session import NodeSession
 from iop_edge.runtime.node_state import NodeState, NodeView, view_of
 from iop_shared import logs
@@ -44,7 +44,11 @@ _log = logs.get("node_hub")
 class JoinRefused(Exception):
     """The hello is not accepted; `code` is stable, the message is for the node's operator."""
 
-    def __init__(self, code: Literal["already_connected", "protocol_mismatch"], message: str):
+    def __init__(
+        self,
+        code: Literal["already_connected", "protocol_mismatch", "payload_too_large"],
+        message: str,
+    ) -> None:
         super().__init__(message)
         self.code = code
 
@@ -119,6 +123,10 @@ class NodeHub:
                 f"the node {theirs.min} to {theirs.max}",
             )
         node = self._nodes[node_id]
+        if node.payload is not None and (size := node.payload.ByteSize()) > MAX_PAYLOAD_BYTES:
+            refusal = JoinRefused("payload_too_large", too_large(size))
+            node.last_failure = f"{refusal.code}: {refusal}"
+            raise refusal
         while (present := node.session) is not None and (present.instance_id != hello.instance_id):
             if await present.answers_within(PROBE_TIMEOUT_S):
                 raise JoinRefused(

@@ -15,9 +15,13 @@ import msgspec
 from iop.runtime_pb2 import NodeConfigPayload
 from iop_edge.runtime.node_state import NodeState
 from iop_shared.ids import Generation, NodeId
+from iop_shared.wire import MAX_MESSAGE_BYTES
 
 PUSH_WINDOW = 32
 """Pushes between two turns of the loop: a burst of a thousand would stop it for 60 to 100 ms."""
+
+MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
+"""A configuration is one message, and the frames that go with it need some room."""
 
 Outcome = Literal["acknowledged", "refused", "timed_out", "not_connected"]
 
@@ -51,6 +55,14 @@ async def push(
             task.cancel()
 
 
+def too_large(size: int) -> str:
+    """What is said of a configuration that no message can hold."""
+    return (
+        f"the node's configuration takes {size} bytes, "
+        f"and a message at most {MAX_PAYLOAD_BYTES}; spread its providers over more nodes"
+    )
+
+
 async def _push_one(node: NodeState, payload: NodeConfigPayload, deadline: float) -> NodeAnswer:
     node_id = node.node_id
     generation = Generation(payload.generation)
@@ -59,6 +71,10 @@ async def _push_one(node: NodeState, payload: NodeConfigPayload, deadline: float
     if node.acknowledged == generation:
         # It joined between the swap and the push, and was welcomed with this payload.
         return NodeAnswer(node_id=node_id, outcome="acknowledged", generation=node.effective)
+    if (size := payload.ByteSize()) > MAX_PAYLOAD_BYTES and node.refused != generation:
+        # A message over the limit would end the session, and every run on it.
+        node.refused = generation
+        node.last_failure = f"payload_too_large: {too_large(size)}"
     if node.refused == generation:
         return NodeAnswer(
             node_id=node_id,

@@ -7,6 +7,7 @@ mean is the session's.
   another node's certificate  UNAUTHENTICATED, told to a holder of the token alone
   no hello in time, or none   INVALID_ARGUMENT
   protocol ranges do not meet FAILED_PRECONDITION
+  its config fits no message  FAILED_PRECONDITION
   another process is alive    ALREADY_EXISTS
   the edge is draining        UNAVAILABLE
 """
