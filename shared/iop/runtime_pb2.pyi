@@ -1461,21 +1461,25 @@ class Fault(message.Message):
     CODE_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     UPSTREAM_MAY_HAVE_STARTED_FIELD_NUMBER: builtins.int
+    PARAM_FIELD_NUMBER: builtins.int
     code: builtins.str
     """of the table in iop_shared.errors"""
     message: builtins.str
     """for people; no prompt, completion, credential or private endpoint"""
     upstream_may_have_started: builtins.bool
+    param: builtins.str
+    """the field of the request that is at fault; empty where it is not one"""
     def __init__(
         self,
         *,
         code: builtins.str = ...,
         message: builtins.str = ...,
         upstream_may_have_started: builtins.bool = ...,
+        param: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["code", b"code", "message", b"message", "upstream_may_have_started", b"upstream_may_have_started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["code", b"code", "message", b"message", "param", b"param", "upstream_may_have_started", b"upstream_may_have_started"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -585,6 +585,19 @@ async def test_a_normalized_run_that_does_not_finish_is_a_fault(make_world: Make
     assert [record.end for record in world.records] == ["error:upstream_closed"]
 
 
+@pytest.mark.req("OAI-5")
+async def test_the_field_that_a_node_blames_is_named_to_the_caller(make_world: Make) -> None:
+    world = make_world(config_of(1))
+
+    async def choosy(attempt: Attempt, out: Responder) -> None:
+        raise Fault(Code.UNSUPPORTED_FIELD, "not this one", param="tool_choice")
+
+    await world.join("n0", choosy)
+    with pytest.raises(Fault) as caught:
+        await world.ask()
+    assert (caught.value.code, caught.value.param) == (Code.UNSUPPORTED_FIELD, "tool_choice")
+
+
 @pytest.mark.req("POOL-14", "OAI-5")
 async def test_an_upstream_that_refuses_a_normalized_run_is_heard(make_world: Make) -> None:
     async def busy(attempt: Attempt, out: Responder) -> None:

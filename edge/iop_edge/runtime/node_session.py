@@ -28,6 +28,9 @@ from iop.runtime_pb2 import (
     NodeReport,
     Welcome,
 )
+from iop.runtime_pb2 import (
+    Fault as FaultFrame,
+)
 from iop_edge.runtime.attempt import Attempt
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId

@@ -273,6 +273,7 @@ def _set_fault(end: AttemptEnd, fault: Fault, running: _Running) -> None:
         FaultFrame(
             code=fault.code.value,
             message=fault.message,
+            param=fault.param or "",
             upstream_may_have_started=running.responder.has_started,
         )
     )
