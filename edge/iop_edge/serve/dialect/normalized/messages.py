@@ -53,6 +53,7 @@ class _Tool(Struct):
 class _Choice(Struct):
     type: str
     name: str = ""
+    disable_parallel_tool_use: bool = False
 
 
 class _Thinking(Struct):
@@ -85,7 +86,7 @@ def run_request(members: Members) -> RunRequest:
     choice = decoded(members, "tool_choice", _Choice)
     if choice is not None:
         mode = "named" if choice.type == "tool" else _CHOICES.get(choice.type)
-        if mode is None:
+        if mode is None or choice.disable_parallel_tool_use:
             raise unsupported("tool_choice")
         run.tool_choice.CopyFrom(reading.tool_choice(mode, choice.name))
     thinking = decoded(members, "thinking", _Thinking)

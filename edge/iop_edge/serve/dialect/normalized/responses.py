@@ -10,6 +10,7 @@ from iop.runtime_pb2 import ChatMessage, ContentPart, ResponseFormat, RunRequest
 from iop_edge.serve.dialect.normalized import reading
 from iop_edge.serve.dialect.normalized.reading import NOT_GIVEN, Function, decoded, unsupported
 from iop_edge.serve.dialect.request import Members, whole_number
+from iop_shared.errors import Code, Fault
 
 _TOLD = frozenset(
     {
@@ -93,6 +94,8 @@ def run_request(members: Members) -> RunRequest:
         run.messages.append(ChatMessage(role="user", parts=[reading.text_part(given)]))
     for item in given if isinstance(given, list) else ():
         _add(run, item)
+    if given is None or given == []:
+        raise Fault(Code.INVALID_VALUE, "input must be a text or a list of items", param="input")
     reading.fill_sampling(members, run)
     limit = whole_number(members, "max_output_tokens")
     if limit is not None:

@@ -165,6 +165,8 @@ def test_a_thinking_budget_is_kept_and_none_is_told_as_zero() -> None:
         (CHAT, {"top_k": -1}, "top_k"),
         (CHAT, {"tools": [{"type": "web_search"}]}, "tools"),
         (CHAT, {"tool_choice": "sometimes"}, "tool_choice"),
+        (MESSAGES, {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+         "tool_choice"),
         (CHAT, {"response_format": {"type": "grammar"}}, "response_format"),
         (CHAT, {"messages": [{"role": "function", "content": "x"}]}, "messages"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages"),
@@ -231,3 +233,12 @@ def test_messages_that_are_none_are_refused_with_their_place_and_without_their_t
     assert fault.code is Code.INVALID_VALUE
     assert fault.param == next(iter(fields))
     assert "canary" not in fault.message
+
+
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize("fields", [{}, {"input": []}, {"instructions": "be brief"}])
+def test_a_response_to_nothing_is_refused_before_an_upstream_is_asked(
+    fields: dict[str, Any],
+) -> None:
+    fault = refusal(RESPONSES, **fields)
+    assert (fault.code, fault.param) == (Code.INVALID_VALUE, "input")
