@@ -174,7 +174,8 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
             self._writer.set_result(None)
 
     def _tick(self) -> None:
-        now = self._loop.time()
+        # The loop may call a timer early by its clock's resolution.
+        now = max(self._loop.time(), self._timer.when())
         if self._liveness.is_lost(now):
             self.close(f"silent for {now - self._liveness.last_heard:.0f} s")
             return
