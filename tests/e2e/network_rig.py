@@ -49,18 +49,21 @@ class Wire:
 
     def reset(self, port: int) -> None:
         """Every connection to this port is reset: both ends hear it."""
-        killed = self.within("ss", "-K", "-Htn", "dport", "=", f":{port}")
-        if not killed.strip():
-            pytest.skip("this kernel lets nobody reset a connection (ss -K)")
+        self._kill("dport", port)
 
     def reset_inside_only(self, local_port: int) -> None:
         """The connection from this local port breaks at its inner end; the outer hears nothing."""
-        reject = ("-j", "REJECT", "--reject-with", "tcp-reset")
         own = ("-p", "tcp", "--sport", f"{local_port}")
-        self.within("iptables", "-A", "OUTPUT", *own, *reject)
+        self.within("iptables", "-A", "OUTPUT", *own, "-j", "DROP")
         self.within(
             "iptables", "-A", "INPUT", "-p", "tcp", "--dport", f"{local_port}", "-j", "DROP"
         )
+        self._kill("sport", local_port)
+
+    def _kill(self, end: str, port: int) -> None:
+        killed = self.within("ss", "-K", "-Htn", end, "=", f":{port}")
+        if not killed.strip():
+            pytest.skip("this kernel lets nobody reset a connection (ss -K)")
 
     def mend(self) -> None:
         """Every rule is gone."""
