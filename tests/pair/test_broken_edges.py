@@ -303,3 +303,14 @@ async def test_a_delta_of_many_megabytes_crosses_in_pieces_and_the_session_lives
     assert ended.fault.code == "upstream_invalid"
     session.send(tunnel(2))
     assert (await session.whole_answer(2))[0] == b"asked"
+
+
+@pytest.mark.req("NODE-6")
+async def test_an_edge_that_ends_every_session_at_once_is_dialled_ever_more_slowly(
+    world: World,
+) -> None:
+    for failures in range(4):
+        session = await world.edge.next_session()
+        assert world.node._backoff.failures == failures
+        session.send(EdgeFrame(welcome=welcome()))
+        session.outgoing.put_nowait(None)

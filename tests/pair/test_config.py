@@ -243,3 +243,44 @@ async def test_a_node_whose_config_no_message_can_hold_is_told_so_when_it_joins(
         await pair.join(nothing)
     assert caught.value.code == "payload_too_large"
     assert (pair.hub.views()[0].last_failure or "").startswith("payload_too_large: ")
+
+
+@pytest.mark.req("POOL-1")
+async def test_a_node_that_has_said_goodbye_is_no_candidate_whatever_it_acknowledges(
+    pair: Pair,
+) -> None:
+    _, end, _ = await pair.join(nothing)
+    await until(lambda: pair.hub.takes_runs(NODE))
+    assert await end.drain("draining", 5.0)
+    await until(lambda: not pair.hub.takes_runs(NODE))
+    assert (await push(pair, 2)).outcome == "acknowledged"
+    assert not pair.hub.takes_runs(NODE)
+    assert pair.pool.events == [("connected", NODE), ("lost", NODE)]
+
+
+@pytest.mark.req("NODE-10")
+async def test_health_is_forgotten_even_with_a_session_that_never_acknowledged(
+    pair: Pair,
+) -> None:
+    ports = Ports(nothing)
+    ports.hold_answers.clear()
+    session, end, _ = await pair.join(nothing, ports=ports)
+    ports.reported = NodeReport(health=[ProviderHealth(provider_id="p1", health="degraded")])
+    end.report()
+    await until(lambda: pair.pool.health == [("p1", "degraded")])
+    session.close("gone")
+    assert pair.pool.events == [("lost", NODE)]
+
+
+@pytest.mark.req("NODE-10")
+async def test_a_health_that_did_not_change_is_told_once_however_often_it_is_reported(
+    pair: Pair,
+) -> None:
+    _, end, ports = await pair.join(nothing)
+    for runs in (1, 2, 3):
+        ports.reported = NodeReport(
+            active_runs=runs, health=[ProviderHealth(provider_id="p1", health="degraded")]
+        )
+        end.report()
+        await until(lambda runs=runs: pair.hub.views()[0].active_runs == runs)
+    assert pair.pool.health == [("p1", "degraded")]
