@@ -6,7 +6,7 @@ arrive (408), the number of connections, callers who take no byte of their respo
 who leave. It never looks into a body and knows no path but for the shape of an error.
 
 Time is bounded by one lazy deadline a connection; a request that arrives in one piece costs no
-timer.
+timer. The file is long because one connection is one state, and each bound looks at it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ LINGER_S = 2.0
 
 MIN_BODY_BYTES_PER_S = 65_536
 """A body that arrives at least this fast is never cut for its size alone."""
+
+
+MAX_PIPELINED = 4
+"""So many requests that wait for the one before them are taken in; then reading stops."""
 
 
 class ConnectionOwner(Protocol):
@@ -234,6 +238,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_receiving = False
         self._deadline.clear()
         super().on_message_complete()
+        if len(self.pipeline) <= MAX_PIPELINED:
+            # A caller who leaves is noticed only while it is read from.
+            self.flow.resume_reading()
         if self.cycle.response_complete:
             self._rest()
 

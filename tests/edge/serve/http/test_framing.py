@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from iop_edge.serve.http.routes import Request
-from tests.edge.serve.rig import Rig, echo
+from tests.edge.serve.rig import Rig, echo, post
 
 CHUNKED = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n"
 
@@ -99,3 +99,68 @@ async def test_a_caller_of_http_1_0_gets_a_whole_answer_with_its_length(rig: Rig
     client.send(b"POST /v1/echo HTTP/1.0\r\ncontent-length: 2\r\n\r\n{}")
     answer = await client.answer()
     assert (answer.status, answer.body, await client.closed()) == (200, b"{}", b"")
+
+
+LARGE = b"x" * 100_000
+"""More than is held before reading pauses; it arrives at once where much has come before it."""
+
+
+@pytest.mark.req("NODE-7", "POOL-6")
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (post(LARGE * 20)[: -len(LARGE)], LARGE),
+        (post(), post(b"next")),
+        (post(), post(b"next") * 3),
+    ],
+    ids=["a large end of its body", "one request more", "three requests more"],
+)
+async def test_a_caller_that_leaves_is_noticed_whatever_it_sent_last(
+    rig: Rig, first: bytes, then: bytes
+) -> None:
+    has_begun, has_body, has_left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Request) -> None:
+        has_begun.set()
+        await request.body()
+        has_body.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_left.set()
+
+    await rig.listen(wait)
+    client = await rig.connect()
+    client.send(first)
+    async with asyncio.timeout(10):
+        await has_begun.wait()
+        client.send(then)
+        await client.writer.drain()
+        await has_body.wait()
+        client.close()
+        await has_left.wait()
+
+
+async def test_a_caller_that_pipelines_without_end_is_read_no_further(rig: Rig) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Request) -> None:
+        body = await request.body()
+        has_begun.set()
+        await may_end.wait()
+        await request.respond(200, body)
+
+    listener = await rig.listen(wait)
+    client = await rig.connect()
+    client.send(post(b"0"))
+    async with asyncio.timeout(10):
+        await has_begun.wait()
+        (connection,) = listener._open()
+        for number in range(1, 20):
+            client.send(post(b"%d" % number))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        while not connection.flow.read_paused:
+            await asyncio.sleep(0)
+        may_end.set()
+        assert [(await client.answer()).body for _ in range(20)] == [b"%d" % n for n in range(20)]
