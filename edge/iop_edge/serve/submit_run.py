@@ -104,11 +104,13 @@ class SubmitRun:
             spec = self._spec(request, context)
             accepted = SubmitRunAccepted(run_id=spec.run_id, request_id=spec.request_id)
             async with self._runs.open(spec) as answer:
-                if answer.status >= 400:
-                    raise _refused_by_upstream(answer.status, answer.headers)
-                yield SubmitRunResponse(accepted=accepted).SerializeToString()
-                async for response in answer:
-                    yield response
+                if answer.status < 400:
+                    yield SubmitRunResponse(accepted=accepted).SerializeToString()
+                    async for response in answer:
+                        yield response
+            # The run is left first: its record names the upstream's status, not our code for it.
+            if answer.status >= 400:
+                raise _refused_by_upstream(answer.status, answer.headers)
         except Fault as fault:
             await _abort(context, fault)
         except Exception as error:

@@ -73,6 +73,7 @@ class ScriptedRuns:
         self.pieces: Sequence[RunEvent | Fault] = (RunEvent(finish_reason="stop"),)
         self.refusal: Fault | None = None
         self.is_held = False
+        self.was_left_in_peace = False
         self.opened, self.left = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
@@ -85,6 +86,7 @@ class ScriptedRuns:
             if self.refusal is not None:
                 raise self.refusal
             yield ScriptedAnswer(self.status, self.pieces, spec)
+            self.was_left_in_peace = True
         finally:
             self.left.set()
 
@@ -268,6 +270,8 @@ async def test_an_upstreams_own_error_is_told_with_its_status(
         made.runs.status = status
         with pytest.raises(grpc.aio.AioRpcError, match=f"status {status}") as caught:
             await made.submit(asking())
+        # So its record has the same end as on every other surface.
+        assert made.runs.was_left_in_peace
     assert caught.value.code() is grpc_status
 
 
