@@ -204,7 +204,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # A trailer must not overrule the head, by which a proxy or the edge itself has judged.
         if not self._has_head:
-            super().on_header(name, value)
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():

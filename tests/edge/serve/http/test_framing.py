@@ -28,6 +28,13 @@ async def test_a_trailer_adds_nothing_to_the_head_and_overrules_nothing_in_it(ri
     assert answer.body == b"[b'host', b'transfer-encoding', b'x-request-id']"
 
 
+async def test_white_space_after_a_value_is_no_part_of_it(rig: Rig) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    answer = await client.ask(post(extra=b"x-request-id: mine \t\r\n"))
+    assert answer.headers["x-request-id"] == "mine"
+
+
 @pytest.mark.parametrize(
     ("before", "piece"),
     [(b"0\r\n", b"a: b\r\n" * 16), (b"0\r\na: ", b"a" * 100), (b"2;a=", b"a" * 100)],
