@@ -28,7 +28,7 @@ from iop.runtime_pb2 import (
 from iop_edge.config.effective import ModelGroup, PrincipalToken, ProviderAuth
 from iop_edge.pool.catalog import ModelSpec
 from iop_edge.pool.demand import Demand
-from iop_edge.pool.estimate import estimate_tokens
+from iop_edge.pool.estimate import TokenEstimate, estimate_tokens
 from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.snapshot import SnapshotStore
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, Principal, ReportedUsage, RunSpec
@@ -131,7 +131,7 @@ class SubmitRun:
         group = None
         if isinstance(found, ModelSpec):
             group = next(entry for entry in snapshot.config.models if entry.id == model)
-        tokens = estimate_tokens(_texts(request), group.chars_per_token if group else None)
+        tokens = _tokens(request, group.chars_per_token if group else None)
         asked = request.options.max_tokens if request.options.HasField("max_tokens") else None
         run = _run_request(request, group, tokens.estimate)
         capabilities: set[Capability] = {"streaming"}
@@ -309,12 +309,16 @@ def _run_request(
     return run
 
 
-def _texts(request: SubmitRunRequest) -> list[str]:
-    texts = [tool.parameters_json for tool in request.tools]
+def _tokens(request: SubmitRunRequest, chars_per_token: float | None) -> TokenEstimate:
+    """As on the other surfaces: the floor counts what the model is certainly given to read, the
+    text of messages; the estimate counts tools and calls too (POOL-4)."""
+    certain = [part.text for message in request.messages for part in message.parts]
+    likely = [tool.parameters_json for tool in request.tools]
     for message in request.messages:
-        texts += [part.text for part in message.parts]
-        texts += [call.arguments_json for call in message.tool_calls]
-    return texts
+        likely += [message.reasoning, *(call.arguments_json for call in message.tool_calls)]
+    floor = estimate_tokens(certain).floor
+    estimate = estimate_tokens([*certain, *likely], chars_per_token).estimate
+    return TokenEstimate(max(estimate, floor), floor)
 
 
 def _is_loopback(peer: str) -> bool:

@@ -192,6 +192,16 @@ async def test_tools_ask_for_a_provider_that_can_call_them() -> None:
     assert spec.demand.capabilities == {"streaming", "tool_calling"}
 
 
+@pytest.mark.req("POOL-4", "OAI-6")
+async def test_tools_weigh_in_the_estimate_and_refuse_nothing() -> None:
+    schema = '{"description": "' + "word " * 3000 + '"}'
+    async with bench() as made:
+        await made.submit(asking(tools=[ToolDefinition(name="f", parameters_json=schema)]))
+        [spec] = made.runs.specs
+    assert spec.demand.input_tokens_floor == 2
+    assert spec.demand.input_tokens > 3000
+
+
 @pytest.mark.req("OAI-5", "OAI-6")
 @pytest.mark.parametrize(
     ("request_", "words"),
