@@ -54,7 +54,8 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         self._heartbeats = 0
         self._writer: asyncio.Future[None] | None = None
         self._closed_because: str | None = None
-        self._timer = self._loop.call_at(liveness.next_due(), self._tick)
+        self._due = liveness.next_due()
+        self._timer = self._loop.call_at(self._due, self._tick)
 
     @property
     def is_open(self) -> bool:
@@ -174,8 +175,9 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
             self._writer.set_result(None)
 
     def _tick(self) -> None:
-        # The loop may call a timer early by its clock's resolution.
-        now = max(self._loop.time(), self._timer.when())
+        # The loop may call a timer early by its clock's resolution. The timer itself cannot be asked:
+        # uvloop's call_at returns a plain handle for what is due already.
+        now = max(self._loop.time(), self._due)
         if self._liveness.is_lost(now):
             self.close(f"silent for {now - self._liveness.last_heard:.0f} s")
             return
@@ -184,4 +186,5 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
             self._beat()
             self._ticked()
         if self.is_open:
-            self._timer = self._loop.call_at(self._liveness.next_due(), self._tick)
+            self._due = self._liveness.next_due()
+            self._timer = self._loop.call_at(self._due, self._tick)

@@ -63,6 +63,7 @@ class Dispatcher:
         self._pool = Pool(catalog, policy)
         self._waiting: dict[RunId, asyncio.Future[Grant]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
 
     # --- runs -----------------------------------------------------------------------------
 
@@ -190,9 +191,12 @@ class Dispatcher:
             return
         when = self._loop.time() + (deadline - self._clock())
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._timer_due <= when:
                 return
             self._timer.cancel()
+        # Not every loop gives a timer that can be asked for its time: uvloop's call_at returns a
+        # plain handle for what is due already.
+        self._timer_due = when
         self._timer = self._loop.call_at(when, self._expire)
 
     def _expire(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from iop_edge.pool.catalog import Catalog
 from iop_edge.pool.effects import Lease
@@ -312,3 +313,45 @@ async def test_a_sick_provider_or_a_lost_node_serves_nobody_until_it_is_back():
     dispatcher.node_lost(NodeId("n"))
     dispatcher.node_connected(NodeId("n"))
     assert (await dispatcher.acquire(RunId("r"), demand())).lease.run_id == "r"
+
+
+@pytest.mark.req("POOL-5")
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_deadline_that_has_come_already_is_set_on_every_loop(run: object) -> None:
+    async def play() -> None:
+        clock = Clock()
+        dispatcher = joined(catalog([spec("a")]), timeout_ms=50, clock=clock)
+        held = await dispatcher.acquire(RunId("r1"), demand())
+        first = await waiting(dispatcher, "r2")
+        # Past the deadline of the one that waits, and before any timer has fired.
+        clock.now = 0.06
+        dispatcher.replace(catalog([spec("a")]), policy(16, 55))
+        dispatcher.replace(catalog([spec("a")]), policy(16, 70))
+        clock.now = 0.08
+        second = asking(dispatcher, "r3")
+        assert (await fault_of(first)).code is Code.QUEUE_TIMEOUT
+        dispatcher.release(held.lease)
+        dispatcher.release((await soon(second)).lease)
+        dispatcher.close()
+
+    run(play())  # type: ignore[operator]  # either loop's own
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_timer_for_what_is_due_now_can_be_set_anew(run: object) -> None:
+    async def play() -> None:
+        clock = Clock()
+        dispatcher = joined(catalog([spec("a")]), timeout_ms=50, clock=clock)
+        await dispatcher.acquire(RunId("r1"), demand())
+        waits = [await waiting(dispatcher, "r2")]
+        clock.now = 0.05 - 1e-9
+        dispatcher.replace(catalog([spec("a")]), policy(16, 50))
+        dispatcher.replace(catalog([spec("a")]), policy(16, 50))
+        waits.append(asking(dispatcher, "r3"))
+        await asyncio.sleep(0)
+        clock.now = 1.0
+        for task in waits:
+            assert (await fault_of(task)).code is Code.QUEUE_TIMEOUT
+        dispatcher.close()
+
+    run(play())  # type: ignore[operator]  # either loop's own

@@ -1,0 +1,55 @@
+"""What both ends do alike, on each of the loops that the processes and the tests run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+import uvloop
+
+from iop.runtime_pb2 import Heartbeat
+from iop_shared.session.liveness import Liveness
+from iop_shared.session.outbox import Chunk
+from iop_shared.session_end import SessionEnd
+
+
+class PlainEnd(SessionEnd[Heartbeat, Heartbeat, list[Heartbeat | Chunk]]):
+    def __init__(self, interval_s: float, silence_limit_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        super().__init__(1, Liveness(now, interval_s, silence_limit_s))
+        self.over = asyncio.Event()
+
+    def _batch(self, items: Iterable[Heartbeat | Chunk]) -> list[Heartbeat | Chunk]:
+        return list(items)
+
+    def _heartbeat(self, heartbeat: Heartbeat) -> Heartbeat:
+        return heartbeat
+
+    def _receive(self, frame: Heartbeat) -> None:
+        self._answer_beat(frame)
+
+    def _closed(self, reason: str) -> None:
+        self.over.set()
+
+
+@pytest.mark.req("NODE-6")
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_an_end_beats_while_nothing_is_said_and_gives_a_silent_peer_up(run: object) -> None:
+    faults: list[dict[str, object]] = []
+
+    async def play() -> tuple[int, str | None]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        end = PlainEnd(interval_s=0.01, silence_limit_s=0.1)
+        async with asyncio.timeout(5):
+            beats = 0
+            while await end.next_batch() is not None:
+                beats += 1
+            await end.over.wait()
+        return beats, end.close_reason
+
+    beats, reason = run(play())  # type: ignore[operator]  # either loop's own
+    assert beats >= 2
+    assert reason is not None
+    assert reason.startswith("silent for")
+    assert faults == []
