@@ -33,16 +33,20 @@ async def test_a_node_killed_mid_stream_gives_an_error_event_and_the_official_cl
     await _start(own_site, "a")
     await upstream.plan("killed", hold_after=3)
     pieces: list[str] = []
+    has_all_three = asyncio.Event()
 
     async def listen() -> None:
         request = chat("pair", prompt("killed", "official"), stream=True)
         async for chunk in await official.chat.completions.create(**request):
             pieces.extend(c.delta.content for c in chunk.choices if c.delta.content)
+            if len(pieces) == 3:
+                has_all_three.set()
 
     async with official, own_site.call(chat("pair", prompt("killed"), stream=True)) as raw:
         listening = asyncio.create_task(listen())
         await upstream.seen("killed", "held", count=2)
         await raw.until(words_for(prompt("killed"), 3)[2].encode())
+        await asyncio.wait_for(has_all_three.wait(), 10)
         own_site.site.nodes["a"].kill()
         received = await raw.rest()
         with pytest.raises(APIError) as raised:
