@@ -175,8 +175,8 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
             self._writer.set_result(None)
 
     def _tick(self) -> None:
-        # The loop may call a timer early by its clock's resolution. The timer itself cannot be asked:
-        # uvloop's call_at returns a plain handle for what is due already.
+        # The loop may call a timer early by its clock's resolution. The timer itself cannot be
+        # asked: uvloop's call_at returns a plain handle for what is due already.
         now = max(self._loop.time(), self._due)
         if self._liveness.is_lost(now):
             self.close(f"silent for {now - self._liveness.last_heard:.0f} s")
