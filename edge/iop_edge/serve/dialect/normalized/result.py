@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from iop.runtime_pb2 import RunEvent, TokenUsage
 from iop_edge.runtime.work import ReportedUsage
 from iop_edge.serve.dialect.generated import GeneratedText
@@ -103,7 +105,7 @@ class RunResult:
             raise Fault(Code.UPSTREAM_CLOSED, "the run ended before its answer was whole")
 
 
-class RunAnswer:
+class RunAnswer(ABC):
     """What all readers of a normalized run do, before each tells it in its own dialect."""
 
     told_end = None
@@ -124,5 +126,6 @@ class RunAnswer:
         add_text(event, self._generated)
         return self._tell(event)
 
+    @abstractmethod
     def _tell(self, event: RunEvent) -> bytes:
-        raise NotImplementedError
+        """The event in the caller's dialect; empty where there is nothing to say yet."""
