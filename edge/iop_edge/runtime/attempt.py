@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from iop.runtime_pb2 import ResponseHead, RunEvent
@@ -37,12 +38,14 @@ class Attempt:
         "_events",
         "_fault",
         "_head",
+        "_is_cancelled",
         "_link",
         "_receive_window",
         "_send_window",
         "_waiter",
         "attempt_id",
         "has_upstream_started",
+        "tell_end",
     )
 
     def __init__(
@@ -63,12 +66,29 @@ class Attempt:
         self._chunks: deque[bytes] = deque()
         self._events: deque[tuple[RunEvent, int]] = deque()
         self._ended = False
+        self._is_cancelled = False
         self._fault: Fault | None = None
+        self.tell_end: Callable[[Attempt], None] | None = None
+        """Called once with this attempt, as it ends."""
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         state = "ended" if self._ended else "open"
         return f"Attempt({self.attempt_id}, {state}, unread={self._receive_window.unread_bytes})"
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status of the upstream's answer; None where no answer of that kind began."""
+        return None if self._head is None else self._head.status
+
+    @property
+    def end(self) -> str | None:
+        """How it ended, as a record says it; None while it runs."""
+        if not self._ended:
+            return None
+        if self._is_cancelled:
+            return "cancelled"
+        return "completed" if self._fault is None else f"error:{self._fault.code.value}"
 
     # -- the run's side ------------------------------------------------------------------------
 
@@ -114,6 +134,7 @@ class Attempt:
     def cancel(self, reason: str) -> None:
         """Give the attempt up: the node is told, and closes its upstream (NODE-7). Idempotent."""
         if not self._ended:
+            self._is_cancelled = True
             self._link.cancel_attempt(self.attempt_id, reason)
 
     # -- the session's side --------------------------------------------------------------------
@@ -158,6 +179,8 @@ class Attempt:
         self._fault = fault
         self._body_left = memoryview(b"")
         self._receive_window.close()
+        if self.tell_end is not None:
+            self.tell_end(self)
         self._wake()
 
     # ------------------------------------------------------------------------------------------

@@ -377,7 +377,11 @@ class Run:
             self._end = self._reader.told_end or self._end
         self._service._leave(self)
         self._service._ledger.record(
-            FinishedRun(record=self._record(), decisions=tuple(self._decisions))
+            FinishedRun(
+                record=self._record(),
+                decisions=tuple(self._decisions),
+                traceparent=self.spec.traceparent,
+            )
         )
 
     def _usage(self) -> tuple[int | None, int | None, UsageSource]:

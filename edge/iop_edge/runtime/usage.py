@@ -67,10 +67,14 @@ _run_finished = logs.RecordLog("runs", "run_finished", UsageRecord)
 
 
 class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A record and the decisions behind it, not yet put into words."""
+    """A record and the decisions behind it, not yet put into words.
+
+    `traceparent` is the caller's, empty where there was none.
+    """
 
     record: UsageRecord
     decisions: tuple[Decision, ...]
+    traceparent: str = ""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,8 +104,10 @@ class UsageLedger:
         file: Path | None = None,
         *,
         observe: Callable[[UsageRecord], None] = lambda record: None,
+        trace: Callable[[FinishedRun], None] | None = None,
     ) -> None:
         self._observe = observe
+        self._trace = trace
         self._ring: deque[FinishedRun] = deque(maxlen=RING_LENGTH)
         self._file = file
         self._descriptor: int | None = None
@@ -141,6 +147,8 @@ class UsageLedger:
                 _log.debug("run_decided", decision=explained, run_id=record.run_id)
         _run_finished.write(encoded)
         self._observe(record)
+        if self._trace is not None:
+            self._trace(finished)
         if self._descriptor is None:
             return
         if len(self._unwritten) > MAX_UNWRITTEN_BYTES:
