@@ -1,0 +1,48 @@
+"""What the gate weighs: the events of an answer, told apart by what they say."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+Channel = Literal["content", "reasoning"]
+"""Where a model's own text stands. Each is judged by itself."""
+
+
+class Said(NamedTuple):
+    """One thing that an event says.
+
+    `content` and `reasoning`: a piece of text. `tool_call`: a fragment of the arguments of the call
+    with this index; `call_id` and `name` stand at least in its first. `finish`: `text` is the
+    reason: stop | length | tool_calls | content_filter.
+    """
+
+    kind: Literal["content", "reasoning", "tool_call", "finish"]
+    text: str
+    index: int = 0
+    call_id: str = ""
+    name: str = ""
+
+
+class Piece(Struct, frozen=True):
+    """One event of one attempt's answer. Pieces go on to the caller in their order, or not at all.
+
+    `said` is empty for what says nothing that the gate weighs (a beginning, usage, a marker).
+    `raw` is what the caller would read, byte for byte; None where the event is not the caller's
+    to see as it came (of an attempt that continues another, or cut by the gate), and is written
+    anew from what it says.
+    """
+
+    said: tuple[Said, ...]
+    raw: bytes | None = None
+
+
+class Recorded(Struct, frozen=True):
+    """What a run has released so far. Its repr tells lengths: the texts are the caller's."""
+
+    content: str = ""
+    reasoning: str = ""
+
+    def __repr__(self) -> str:
+        return f"Recorded(content={len(self.content)}, reasoning={len(self.reasoning)} characters)"
