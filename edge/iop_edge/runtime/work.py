@@ -7,18 +7,22 @@ provider was chosen, and reads the upstream's answer as it comes. All of it is p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from iop.runtime_pb2 import RunEvent, RunRequest
+from iop_edge.gate.evidence import Piece, Recorded
 from iop_edge.pool.demand import Demand
+from iop_edge.pool.estimate import TokenEstimate
 from iop_shared.ids import ModelId, RunId, Target
 from iop_shared.profiles import Operation
 
 Surface = Literal["chat", "responses", "messages", "count_tokens", "submit_run"]
 HeaderPairs = Sequence[tuple[str, str]]
+
+Arrived_contra = TypeVar("Arrived_contra", contravariant=True)
 
 
 class ReportedUsage(Struct, frozen=True, kw_only=True):
@@ -137,6 +141,127 @@ class Work(Protocol):
         ...
 
 
+class GatedReader(Protocol[Arrived_contra]):
+    """Reads the answer of one attempt for the gate: as pieces that it may judge, hold or drop.
+
+    What arrives is bytes of a relayed answer, or the events of a normalized run. `usage`,
+    `told_end`, `headers` and `generated_tokens` are as of the readers above.
+    """
+
+    @property
+    def usage(self) -> ReportedUsage: ...
+
+    def generated_tokens(self, chars_per_token: float | None) -> int: ...
+
+    @property
+    def told_end(self) -> str | None: ...
+
+    @property
+    def headers(self) -> HeaderPairs: ...
+
+    def feed(self, arrived: Arrived_contra) -> Sequence[Piece]:
+        """Take what came next; return what is whole now.
+
+        Of a run's first attempt every piece is `raw`, and all of them joined are the bytes that
+        the reader without a gate releases (GATE-1); of a later attempt none is. Raises
+        Fault(upstream_invalid) on an answer that is none.
+        """
+        ...
+
+    def end(self) -> Sequence[Piece]:
+        """The upstream's body, or the run, is complete: return what is left.
+
+        Raises Fault(upstream_closed) where the end is missing (OAI-7).
+        """
+        ...
+
+
+class Stitch(Protocol):
+    """The one answer that the caller sees, put together out of one or more attempts' pieces."""
+
+    @property
+    def headers(self) -> HeaderPairs: ...
+
+    def write(self, piece: Piece) -> bytes:
+        """Take the next piece that is released; return what the caller is sent for it.
+
+        A raw piece goes out as it is, and is looked at only so that others can go on after it.
+        """
+        ...
+
+    def end(self, usage: ReportedUsage) -> bytes:
+        """The run is over, with this usage over all its attempts: return what is left to say.
+
+        Nothing where raw pieces have said it all.
+        """
+        ...
+
+
+class GatedWork(Work, Protocol):
+    """A request on a surface that the gate owns (GATE-1); SubmitRun's is none."""
+
+    @property
+    def has_temperature(self) -> bool:
+        """Whether the caller gave one: it is kept then (GATE-5)."""
+        ...
+
+    @property
+    def choices(self) -> int:
+        """How many answers were asked for; only one can be repaired."""
+        ...
+
+    @property
+    def output_limit(self) -> int | None:
+        """Tokens of output that the caller asked for, or the policy set; None where neither did."""
+        ...
+
+    @property
+    def tool_schemas(self) -> Mapping[str, bytes]:
+        """The declared functions' JSON schemas for their arguments, by the function's name."""
+        ...
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The size of the request that a continuation is built from."""
+        ...
+
+    def gated_reader(
+        self, status: int, headers: HeaderPairs, target: Target, *, is_first: bool
+    ) -> GatedReader[bytes]:
+        """As `reader`, for the gate. `is_first`: of the run's first attempt."""
+        ...
+
+    def gated_run_reader(self, *, is_first: bool) -> GatedReader[RunEvent]:
+        """As `run_reader`, for the gate."""
+        ...
+
+    def stitch(self) -> Stitch:
+        """A new answer, of which nothing has been written."""
+        ...
+
+    def continued(
+        self,
+        recorded: Recorded,
+        directive: str,
+        *,
+        temperature: float | None,
+        output_tokens: int | None,
+    ) -> GatedWork:
+        """The same request with what was said and the directive appended (GATE-5).
+
+        Always called on the run's own work, never on one that is continued already. The
+        temperature is put in only where the caller gave none; the output limit is lowered to
+        `output_tokens`, or put in where there is none.
+        """
+        ...
+
+    def continued_tokens(
+        self, recorded: Recorded, directive: str, chars_per_token: float | None = None
+    ) -> TokenEstimate:
+        """The tokens of input that `continued` appends."""
+        ...
+
+
 class Principal(Struct, frozen=True, kw_only=True):
     """Who calls, as the config names them. Never the token."""
 
@@ -148,7 +273,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 class RunSpec(Struct, frozen=True, kw_only=True):
     """A run as the caller asked for it, frozen at its start.
 
-    `chars_per_token` is the model's, for estimates of what its upstream does not report.
+    `chars_per_token` is the model's, for estimates of what its upstream does not report. `gated`
+    is the same work on the surfaces that the gate owns, and None on the others.
     """
 
     run_id: RunId
@@ -160,3 +286,4 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     principal: Principal | None = None
     traceparent: str = ""
     chars_per_token: float | None = None
+    gated: GatedWork | None = None
