@@ -13,6 +13,18 @@ from iop_shared.errors import Code
 from iop_shared.ids import AdapterKey, ModelId, Resource, RunId, Target
 
 
+class Place(Struct, frozen=True):
+    """Where a run that comes back stands in the queue.
+
+    `arrival` is its place in the order of service. Its deadline counts from `arrived_at`, a clock
+    value in seconds. It gets none of the resources that it `avoids`.
+    """
+
+    arrival: int
+    arrived_at: float
+    avoids: frozenset[Resource]
+
+
 class Lease(Struct, frozen=True, eq=False):
     """One slot of one resource, held by one attempt of one run. Released exactly once (POOL-6).
 
@@ -34,6 +46,17 @@ class Lease(Struct, frozen=True, eq=False):
     arrival: int
     arrived_at: float
     tried: frozenset[Resource]
+
+    @property
+    def place(self) -> Place:
+        """The old place and the old deadline, and nothing that has been tried (POOL-13)."""
+        return Place(self.arrival, self.arrived_at, self.tried | {self.resource})
+
+    def place_after(self, waited_s: float, now: float, *, avoids_tried: bool) -> Place:
+        """The old place of a run whose attempt has run: of its time in the queue, `waited_s` is
+        spent and the rest is left (GATE)."""
+        avoids = self.tried | {self.resource} if avoids_tried else frozenset[Resource]()
+        return Place(self.arrival, now - waited_s, avoids)
 
 
 class Granted(Struct, frozen=True, eq=False):

@@ -20,12 +20,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from msgspec import Struct
 
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.explain import Absent, Standing
-from iop_edge.pool.queue import ArrivalQueue
+from iop_edge.pool.queue import Ordered
 from iop_shared.ids import Resource, RunId
 
 Rank = tuple[int, int, int]
@@ -51,7 +52,7 @@ class Line:
         """Mask of the resources that are candidates but for their load."""
         self.free_count = 0
         self.absent = Absent()
-        self.lanes: dict[int, ArrivalQueue[Waiter]] = {}
+        self.lanes: dict[int, Ordered[Waiter]] = {}
         self._buckets: dict[Rank, int] = {}
         self._ranks: list[Rank] = []
         self._standings: dict[Standing, int] = {}
@@ -160,7 +161,7 @@ class Line:
         """Into the lane of those that avoid what it avoids."""
         lane = self.lanes.get(waiter.avoid)
         if lane is None:
-            lane = self.lanes[waiter.avoid] = ArrivalQueue()
+            lane = self.lanes[waiter.avoid] = Ordered(by_arrival)
         lane.join(waiter)
 
     def leave(self, waiter: Waiter) -> None:
@@ -189,6 +190,13 @@ class Waiter(Struct, eq=False):
     tried: frozenset[Resource]
     line: Line = NOWHERE
     avoid: int = 0
+
+
+by_arrival = attrgetter("arrival")
+"""The order in which waiters are served."""
+
+by_deadline = attrgetter("arrived_at", "arrival")
+"""The order in which they time out: that of arrival, but for runs whose clock stood still."""
 
 
 def _mask(places: Sequence[int]) -> int:

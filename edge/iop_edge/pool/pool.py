@@ -6,7 +6,8 @@ goes out, and nothing else happens. It knows no loop, no socket and no caller.
 How a decision is made:
 
 1. *Expire.* Whoever's deadline (arrival + queue timeout) has come leaves the queue, so nobody is
-   granted out of it at or after the deadline, however late a timer fires.
+   granted out of it at or after the deadline, however late a timer fires. While a run has a slot
+   its clock stands still.
 2. *Judge* the demand: model, ability, context window, long class, a provider that is there. What
    cannot be served is refused at once and never queued.
 3. *Pick* among the free (POOL-1, POOL-2): not degraded before degraded, then the fewest in flight,
@@ -37,11 +38,11 @@ from msgspec import Struct
 from iop_edge.config.effective import Health, QueuePolicy
 from iop_edge.pool.catalog import Catalog, ResourceSpec
 from iop_edge.pool.demand import Demand
-from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Queued, Refused
+from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Place, Queued, Refused
 from iop_edge.pool.explain import Decision, State
 from iop_edge.pool.group import Group, Kind, Slate
-from iop_edge.pool.line import Line, Waiter
-from iop_edge.pool.queue import ArrivalQueue
+from iop_edge.pool.line import Line, Waiter, by_arrival, by_deadline
+from iop_edge.pool.queue import Ordered
 from iop_edge.pool.refusal import Why, never, no_provider
 from iop_edge.pool.resource import LiveResource, ResourceStatus
 from iop_shared.errors import Code
@@ -76,7 +77,7 @@ class Pool:
         self._connected: set[NodeId] = set()
         self._leases: dict[RunId, Lease] = {}
         self._waiting: dict[RunId, Waiter] = {}
-        self._queue: ArrivalQueue[Waiter] = ArrivalQueue()
+        self._queue: Ordered[Waiter] = Ordered(by_deadline)
         self._resources: dict[Resource, LiveResource] = {}
         self._rotation: list[LiveResource] = []
         self._states: list[State] = []
@@ -93,27 +94,35 @@ class Pool:
     # --- runs -----------------------------------------------------------------------------
 
     def admit(
-        self, run_id: RunId, demand: Demand, now: float, *, retry_of: Lease | None = None
+        self,
+        run_id: RunId,
+        demand: Demand,
+        now: float,
+        *,
+        retry_of: Lease | None = None,
+        place: Place | None = None,
     ) -> list[Effect]:
         """Ask for a slot. The last effect says what became of it: granted, queued, refused, or
-        (only a retry) expired.
+        (only for a run that comes back) expired.
 
         `retry_of` is the lease, released, of an attempt that ended before its upstream request was
         sent: the run then keeps its arrival and its deadline, is not held against the context
-        window again (REF-11), and gets none of the resources that it has tried (POOL-13). Raises
-        LeaseError where the run waits or holds a lease already.
+        window again (REF-11), and gets none of the resources that it has tried (POOL-13). `place`
+        says the same of a run whose attempt did run. Raises LeaseError where the run waits or
+        holds a lease already.
         """
         if run_id in self._leases or run_id in self._waiting:
             raise LeaseError(f"run {run_id} has a slot or waits for one already")
         effects = self._expire(now)
-        if retry_of is None:
+        if retry_of is not None:
+            place = retry_of.place
+        if place is None:
             waiter = Waiter(run_id, demand, self._arrivals, now, now, _NONE_TRIED)
             self._arrivals += 1
         else:
-            tried = retry_of.tried | {retry_of.resource}
-            waiter = Waiter(run_id, demand, retry_of.arrival, retry_of.arrived_at, now, tried)
+            waiter = Waiter(run_id, demand, place.arrival, place.arrived_at, now, place.avoids)
         slate = self._slate(demand)
-        why = self._why_not(waiter, slate, is_new=retry_of is None)
+        why = self._why_not(waiter, slate, is_new=place is None)
         if why is not None:
             effects.append(self._refused(waiter, slate, now, why))
             return effects
@@ -158,7 +167,7 @@ class Pool:
     @property
     def next_deadline(self) -> float | None:
         """When `expire` is due next; None while nobody waits, or nobody can wait too long."""
-        oldest = self._queue.oldest()
+        oldest = self._queue.first()
         return oldest.arrived_at + self._timeout_s if oldest and self._timeout_s else None
 
     def expire(self, now: float) -> list[Effect]:
@@ -197,8 +206,8 @@ class Pool:
         self._set_policy(policy)
         effects += self._expire(now)
         self._install(catalog)
-        waiters = list(self._queue)
-        self._waiting, self._queue = {}, ArrivalQueue()
+        waiters = sorted(self._waiting.values(), key=by_arrival)
+        self._waiting, self._queue = {}, Ordered(by_deadline)
         for waiter in waiters:
             slate = self._slate(waiter.demand)
             why = self._why_not(waiter, slate, is_new=False)
@@ -323,12 +332,12 @@ class Pool:
             (oldest.arrival, avoid, line)
             for line in lines
             for avoid, lane in line.lanes.items()
-            if (oldest := lane.oldest()) is not None
+            if (oldest := lane.first()) is not None
         ]
         heapify(heap)
         while heap:
             _, avoid, line = heap[0]
-            waiter = line.lanes[avoid].oldest()
+            waiter = line.lanes[avoid].first()
             assert waiter is not None
             slate = self._slate(waiter.demand)
             assert slate is not None
@@ -339,7 +348,7 @@ class Pool:
             self._leave(waiter)
             effects.append(self._grant(waiter, slate, local, now))
             lane = line.lanes.get(avoid)
-            successor = None if lane is None else lane.oldest()
+            successor = None if lane is None else lane.first()
             if successor is None:
                 heappop(heap)
             else:
@@ -416,7 +425,7 @@ class Pool:
     def _expire(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         while self._waiting and self._timeout_s:
-            waiter = self._queue.oldest()
+            waiter = self._queue.first()
             if waiter is None or waiter.arrived_at + self._timeout_s > now:
                 break
             self._leave(waiter)
@@ -442,7 +451,7 @@ class Pool:
     def _retry_after(self, now: float) -> float:
         """Seconds after which to ask a full queue again: as long as its oldest has waited so far,
         for that is what a place in it costs just now."""
-        oldest = self._queue.oldest()
+        oldest = self._queue.first()
         waited_s = 0.0 if oldest is None else now - oldest.asked_at
         return min(max(float(ceil(waited_s)), RETRY_LEAST_S), RETRY_MOST_S)
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from iop_edge.config.effective import Health, QueuePolicy
 from iop_edge.pool.catalog import Catalog
 from iop_edge.pool.demand import Demand
-from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Queued, Refused
+from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Place, Queued, Refused
 from iop_edge.pool.explain import Decision
 from iop_edge.pool.pool import Pool, QueueStatus
 from iop_edge.pool.resource import ResourceStatus
@@ -73,19 +73,21 @@ class Dispatcher:
         demand: Demand,
         *,
         retry_of: Lease | None = None,
+        place: Place | None = None,
         on_queued: Callable[[Decision], None] | None = None,
     ) -> Grant:
         """A slot for the run, at once or when its turn comes. Whoever gets it must release it.
 
         `retry_of` is the released lease of an attempt that failed before its upstream request was
-        sent (POOL-13). `on_queued` is told why the run has to wait, before it does; why it was
+        sent (POOL-13); `place` says where a run stands whose attempt did run (`place_of`).
+        `on_queued` is told why the run has to wait, before it does; why it was
         granted or refused is in what comes back (POOL-12). Raises PoolFault with model_not_found,
         unsupported_by_model, context_length_exceeded, no_provider, queue_full or queue_timeout. A
         caller that is cancelled while it waits has left the queue, and holds no slot, when the
         cancellation comes out of here. Await it directly: a wrapper that drops a result would
         drop the slot.
         """
-        effects = self._pool.admit(run_id, demand, self._clock(), retry_of=retry_of)
+        effects = self._pool.admit(run_id, demand, self._clock(), retry_of=retry_of, place=place)
         own = effects.pop()
         if effects:
             self._carry_out(effects)
@@ -103,6 +105,11 @@ class Dispatcher:
         except BaseException:
             self._abandon(run_id, future)
             raise
+
+    def place_of(self, lease: Lease, waited_s: float, *, avoids_tried: bool) -> Place:
+        """Where a run stands that comes back after its attempt has run, having waited so long in
+        all. `avoids_tried`: it gets none of the resources that it has had."""
+        return lease.place_after(waited_s, self._clock(), avoids_tried=avoids_tried)
 
     def release(self, lease: Lease) -> None:
         """Give the slot back. Raises LeaseError for a lease that is not out: each is released

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from iop_edge.config.effective import Health, QueuePolicy
 from iop_edge.pool.catalog import Catalog, Path
 from iop_edge.pool.demand import Demand
-from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Queued
+from iop_edge.pool.effects import Effect, Expired, Granted, Lease, Place, Queued
 from iop_edge.pool.pool import Pool
 from iop_shared.ids import ModelId, NodeId, Resource, RunId, Target
 
@@ -131,7 +131,8 @@ class ReferencePool:
         if not self.policy.queue_timeout_ms:
             return []
         late = sorted(
-            (r for r in self.waiting if self._deadline(r) <= now), key=lambda r: r.arrival
+            (r for r in self.waiting if self._deadline(r) <= now),
+            key=lambda r: (r.arrived_at, r.arrival),
         )
         self.waiting = [run for run in self.waiting if run not in late]
         return [("expired", run.run_id) for run in late]
@@ -260,13 +261,21 @@ class MirroredPool(Pool):
         self.reference = ReferencePool(catalog, policy)
 
     def admit(
-        self, run_id: RunId, demand: Demand, now: float, *, retry_of: Lease | None = None
+        self,
+        run_id: RunId,
+        demand: Demand,
+        now: float,
+        *,
+        retry_of: Lease | None = None,
+        place: Place | None = None,
     ) -> list[Effect]:
-        effects = super().admit(run_id, demand, now, retry_of=retry_of)
+        effects = super().admit(run_id, demand, now, retry_of=retry_of, place=place)
         retried = None
         if retry_of is not None:
             tried = retry_of.tried | {retry_of.resource}
             retried = Run(run_id, demand, retry_of.arrival, retry_of.arrived_at, tried)
+        elif place is not None:
+            retried = Run(run_id, demand, place.arrival, place.arrived_at, place.avoids)
         return self._same(effects, self.reference.admit(run_id, demand, now, retried))
 
     def release(self, lease: Lease, now: float) -> list[Effect]:

@@ -119,6 +119,16 @@ class PoolAndReference(RuleBasedStateMachine):
         asked = self.demands[lease.run_id]
         self.told(self.pool.admit(lease.run_id, asked, self.now, retry_of=lease))
 
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, 99), waited=st.sampled_from(TICKS), avoids=st.booleans())
+    def run_a_while_and_come_back(self, which: int, waited: float, avoids: bool) -> None:
+        lease = self.leases.pop(which % len(self.leases))
+        self.told(self.pool.release(lease, self.now))
+        self.released.append(lease)
+        asked = self.demands[lease.run_id]
+        place = lease.place_after(min(waited, self.now), self.now, avoids_tried=avoids)
+        self.told(self.pool.admit(lease.run_id, asked, self.now, place=place))
+
     @precondition(lambda self: self.reference.waiting)
     @rule(which=st.integers(0, 99), tick=st.sampled_from(TICKS))
     def cancel(self, which: int, tick: float) -> None:

@@ -62,7 +62,7 @@ def test_a_lane_that_is_empty_leaves_nothing_behind():
     ]
     for waiter in waiters:
         line.join(waiter)
-    assert {avoid: lane.oldest() for avoid, lane in line.lanes.items()} == {
+    assert {avoid: lane.first() for avoid, lane in line.lanes.items()} == {
         waiter.avoid: waiter for waiter in waiters
     }
     for waiter in waiters:
