@@ -1,0 +1,87 @@
+"""The three answers of the bench: what the mock upstream sends, and what the load expects of it.
+
+Both ends take them from here, so that neither can drift from the other. A request names the answer
+it wants in its one message, which every proxy relays. The shapes are those of vLLM and its like.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal, get_args
+
+Kind = Literal["plain", "burst", "paced"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+MODEL = "bench"
+CHUNKS = 50
+"""Pieces of content in a stream; the pieces with usage and `[DONE]` come after them."""
+
+PACE_S = 0.005
+"""Between two pieces of a paced stream."""
+
+DONE = b"data: [DONE]\n\n"
+_WORDS = "the quick brown fox jumps over a lazy dog and goes on to the next hill "
+_PROMPT = "Please go on with this story, and leave nothing out. " * 8
+_ID = {"id": "chatcmpl-0123456789abcdef", "created": 1_700_000_000, "model": MODEL}
+_USAGE = {"prompt_tokens": 96, "completion_tokens": CHUNKS, "total_tokens": 96 + CHUNKS}
+
+
+def request_body(kind: Kind) -> bytes:
+    """A chat request of about half a kilobyte that the mock upstream answers in this way."""
+    asked = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": f"[{kind}] {_PROMPT}"}],
+        "max_tokens": 256,
+        "temperature": 0.7,
+    }
+    if kind != "plain":
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    return json.dumps(asked).encode()
+
+
+def kind_of(body: bytes) -> Kind:
+    """The answer that a request asks for. Raises ValueError for a request of nobody here."""
+    for kind in KINDS:
+        if b"[%b]" % kind.encode() in body:
+            return kind
+    raise ValueError("the request names none of the bench's answers")
+
+
+def plain_answer() -> bytes:
+    """A completion of about a kilobyte, as JSON."""
+    return json.dumps(
+        {
+            **_ID,
+            "object": "chat.completion",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": (_WORDS * 11)[:740]},
+                    "logprobs": None,
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": _USAGE,
+        }
+    ).encode()
+
+
+def stream_pieces() -> list[bytes]:
+    """The server-sent events of a stream, one an entry; usage and `[DONE]` stand in the last."""
+    words = _WORDS.split()
+    pieces = []
+    for number in range(CHUNKS):
+        delta = {"content": words[number % len(words)] + " "}
+        if number == 0:
+            delta["role"] = "assistant"
+        finish = "stop" if number == CHUNKS - 1 else None
+        pieces.append(
+            _event([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
+        )
+    pieces.append(_event([], usage=_USAGE) + DONE)
+    return pieces
+
+
+def _event(choices: list[dict[str, object]], **more: object) -> bytes:
+    data = {**_ID, "object": "chat.completion.chunk", "choices": choices, **more}
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
