@@ -13,14 +13,14 @@ Channel = Literal["content", "reasoning"]
 class Said(NamedTuple):
     """One thing that an event says.
 
-    `content` and `reasoning`: a piece of text. `tool_call`: a fragment of the arguments of the call
-    with this index; `call_id` and `name` stand at least in its first. `finish`: `text` is the
+    `content` and `reasoning`: a piece of text. `tool_call`: a fragment of the arguments of the
+    call `call_index`; `call_id` and `name` stand at least in its first. `finish`: `text` is the
     reason: stop | length | tool_calls | content_filter.
     """
 
     kind: Literal["content", "reasoning", "tool_call", "finish"]
     text: str
-    index: int = 0
+    call_index: int = 0
     call_id: str = ""
     name: str = ""
 
