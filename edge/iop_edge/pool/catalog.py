@@ -25,6 +25,8 @@ from iop_edge.config.effective import (
     Provider,
     UsageAttribution,
 )
+from iop_edge.gate.filters import GATED_OPERATIONS, admission_needs
+from iop_edge.gate.options import GateOptions
 from iop_shared.ids import AdapterKey, ModelId, NodeId, ProviderId, Resource, RouteId, Target
 from iop_shared.profiles import Capability, Operation
 
@@ -82,6 +84,17 @@ class Abilities(Struct, frozen=True, kw_only=True):
             return "normalized"
         return None
 
+    def lacks_for_gate(
+        self, operation: Operation | None, gate_needs: frozenset[Capability]
+    ) -> frozenset[Capability]:
+        """What the stream evidence gate asks for and this provider does not have (GATE-3).
+
+        Nothing for an operation that is not the gate's. Unknown abilities lack nothing.
+        """
+        if operation not in GATED_OPERATIONS or not self.is_known:
+            return frozenset()
+        return gate_needs - self.capabilities
+
 
 class Attribution(Struct, frozen=True):
     """Whom the usage of a run is counted for (POOL-10, POOL-11). Known to the edge alone.
@@ -112,11 +125,17 @@ class ResourceSpec(Struct, frozen=True, kw_only=True):
 
 
 class Candidate(Struct, frozen=True):
-    """One resource as one model sees it."""
+    """One resource as one model sees it.
+
+    `gate_needs` are the capabilities that the gate's blocking filters ask for at this very target
+    (GATE-3). They stay as they are while a request waits: the gate changes with a restart alone
+    (REF-11).
+    """
 
     resource: Resource
     target: Target
     attribution: Attribution
+    gate_needs: frozenset[Capability] = frozenset()
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
@@ -132,7 +151,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 class DirectTarget(Struct, frozen=True, kw_only=True):
     """Where a route or the fallback sends a request: past the pool, without a slot (CFG-28).
 
-    `route_id` is None for the fallback of `openai.adapter` and `openai.target`.
+    `route_id` is None for the fallback of `openai.adapter` and `openai.target`. `gate_needs` are
+    those of a candidate, without a model group and a provider for a selector to match.
     """
 
     node_id: NodeId
@@ -141,6 +161,7 @@ class DirectTarget(Struct, frozen=True, kw_only=True):
     attribution: Attribution
     abilities: Abilities
     route_id: RouteId | None
+    gate_needs: frozenset[Capability] = frozenset()
 
 
 class Catalog(Struct, frozen=True, kw_only=True):
@@ -162,17 +183,20 @@ class Catalog(Struct, frozen=True, kw_only=True):
         owner = {resource.provider_id: resource for resource in resources}
         nodes = {node.id: node for node in config.nodes}
         openai = config.openai
+        gate = GateOptions.freeze(openai.stream_evidence_gate, None)
         return cls(
             resources=MappingProxyType(resources),
-            models=MappingProxyType({group.id: _model(group, owner) for group in config.models}),
+            models=MappingProxyType(
+                {group.id: _model(group, owner, gate) for group in config.models}
+            ),
             long_context_threshold_tokens=config.long_context_threshold_tokens,
             routes=MappingProxyType(
                 {
-                    route.model: _route(route, nodes, openai.provider_id)
+                    route.model: _route(route, nodes, openai.provider_id, gate)
                     for route in openai.model_routes
                 }
             ),
-            fallback=_fallback(config),
+            fallback=_fallback(config, gate),
         )
 
 
@@ -223,12 +247,28 @@ def abilities_of(adapter: Adapter) -> Abilities:
     )
 
 
-def _model(group: ModelGroup, owner: Mapping[ProviderId, Resource]) -> ModelSpec:
+def _gate_needs(
+    gate: GateOptions | None,
+    model_group: ModelId | None,
+    target: Target,
+    provider_id: ProviderId | None,
+) -> frozenset[Capability]:
+    if gate is None:
+        return frozenset()
+    return admission_needs(
+        gate.filters_at(model_group=model_group, target=target, provider_id=provider_id)
+    )
+
+
+def _model(
+    group: ModelGroup, owner: Mapping[ProviderId, Resource], gate: GateOptions | None
+) -> ModelSpec:
     is_by_group = group.usage_attribution == "model_group"
 
     def candidate(provider_id: ProviderId, target: Target) -> Candidate:
         attribution = Attribution(group.usage_attribution, group.id if is_by_group else provider_id)
-        return Candidate(owner[provider_id], target, attribution)
+        gate_needs = _gate_needs(gate, group.id, target, provider_id)
+        return Candidate(owner[provider_id], target, attribution, gate_needs)
 
     return ModelSpec(
         id=group.id,
@@ -245,7 +285,10 @@ def _model(group: ModelGroup, owner: Mapping[ProviderId, Resource]) -> ModelSpec
 
 
 def _route(
-    route: ModelRoute, nodes: Mapping[NodeId, Node], default_provider_id: str | None
+    route: ModelRoute,
+    nodes: Mapping[NodeId, Node],
+    default_provider_id: str | None,
+    gate: GateOptions | None,
 ) -> DirectTarget:
     adapters = {adapter.key: adapter for adapter in nodes[route.node].adapters}
     return DirectTarget(
@@ -255,10 +298,11 @@ def _route(
         attribution=Attribution("provider", route.provider_id or default_provider_id),
         abilities=abilities_of(adapters[route.adapter]),
         route_id=route.id,
+        gate_needs=_gate_needs(gate, None, route.target, None),
     )
 
 
-def _fallback(config: EffectiveConfig) -> DirectTarget | None:
+def _fallback(config: EffectiveConfig, gate: GateOptions | None) -> DirectTarget | None:
     openai = config.openai
     if not openai.adapter or not openai.target:
         return None
@@ -281,4 +325,5 @@ def _fallback(config: EffectiveConfig) -> DirectTarget | None:
         attribution=Attribution("provider", openai.provider_id),
         abilities=abilities_of(adapter),
         route_id=None,
+        gate_needs=_gate_needs(gate, None, openai.target, None),
     )

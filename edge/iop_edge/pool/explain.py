@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from iop_edge.pool.catalog import ResourceSpec
 from iop_shared.ids import ModelId, NodeId, ProviderId, Resource, RunId
+from iop_shared.profiles import Capability
 
 SHOWN = 16
 """Candidates beside the chosen one that an explanation shows in full."""
@@ -26,8 +27,9 @@ Standing = Literal["available", "disabled", "not_connected", "unavailable"]
 State = tuple[int, int, Standing, int]
 """In flight, long in flight, standing, tier (0, or 1 for degraded) of a resource at a moment."""
 
-Unfit = Literal["cannot_serve", "takes_no_long_request"]
-"""Why a provider of the model is no candidate for this kind of request, whatever the load."""
+Unfit = Literal["cannot_serve", "lacks_gate_capability", "takes_no_long_request"]
+"""Why a provider of the model is no candidate for this kind of request, whatever the load. One
+that `lacks_gate_capability` could serve it if no filter of the gate were blocking there."""
 
 Reason = (
     Standing
@@ -80,6 +82,8 @@ class Roster(Struct, frozen=True, kw_only=True):
     unfit: tuple[tuple[ResourceSpec, Unfit], ...]
     """The first SHOWN that could not."""
     unfit_counts: tuple[tuple[Unfit, int], ...]
+    lacking_for_gate: frozenset[Capability] = frozenset()
+    """What the gate asks for and those passed over for it do not have."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):

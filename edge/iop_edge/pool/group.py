@@ -67,10 +67,14 @@ class Group:
         operation, capabilities, is_long = kind
         able: list[int] = []
         unfit: list[tuple[ResourceSpec, Unfit]] = []
-        for position in self.by_position:
+        lacking: set[Capability] = set()
+        for position, candidate in self.by_position.items():
             spec = order[position].spec
             if spec.abilities.path_for(operation, capabilities) is None:
                 unfit.append((spec, "cannot_serve"))
+            elif lacks := spec.abilities.lacks_for_gate(operation, candidate.gate_needs):
+                unfit.append((spec, "lacks_gate_capability"))
+                lacking |= lacks
             elif is_long and spec.long_slots == 0:
                 unfit.append((spec, "takes_no_long_request"))
             else:
@@ -82,6 +86,7 @@ class Group:
             able=tuple(order[position].spec for position in able[: SHOWN + 1]),
             unfit=tuple(unfit[:SHOWN]),
             unfit_counts=tuple(sorted(Counter(reason for _, reason in unfit).items())),
+            lacking_for_gate=frozenset(lacking),
         )
 
 

@@ -160,7 +160,7 @@ class ReferencePool:
         window = model.context_window_tokens
         if window is not None and demand.input_tokens_floor + (demand.output_tokens or 0) > window:
             return "context_length_exceeded"
-        able = [c.resource for c in model.candidates if self._path(c.resource, demand)]
+        able = [c.resource for c in model.candidates if self._can_serve(c.resource, demand)]
         if model.candidates and not able:
             return "unsupported_by_model"
         if able and all(not self._takes_class(resource, demand) for resource in able):
@@ -178,6 +178,19 @@ class ReferencePool:
         abilities = self.catalog.resources[resource].abilities
         return abilities.path_for(demand.operation, demand.capabilities)
 
+    def _can_serve(self, resource: Resource, demand: Demand) -> bool:
+        """The request itself, and with what the gate needs for it there."""
+        [candidate] = [
+            candidate
+            for candidate in self.catalog.models[demand.model].candidates
+            if candidate.resource == resource
+        ]
+        is_gated = demand.operation in ("chat_completions", "responses", "messages")
+        has = self.catalog.resources[resource].abilities.capabilities
+        return self._path(resource, demand) is not None and (
+            not is_gated or all(needed in has for needed in candidate.gate_needs)
+        )
+
     def _is_long(self, demand: Demand) -> bool:
         return demand.input_tokens >= self.catalog.long_context_threshold_tokens
 
@@ -194,7 +207,7 @@ class ReferencePool:
         model = self.catalog.models[run.demand.model]
         return (
             resource in [candidate.resource for candidate in model.candidates]
-            and self._path(resource, run.demand) is not None
+            and self._can_serve(resource, run.demand)
             and self._takes_class(resource, run.demand)
             and self.catalog.resources[resource].is_enabled
             and resource.node_id in self.connected

@@ -72,9 +72,10 @@ def catalog(
     window: int | None = None,
     threshold: int = 1000,
     usage_attribution: UsageAttribution = "provider",
+    gate_needs: Mapping[tuple[str, str], Iterable[Capability]] | None = None,
 ) -> Catalog:
     """A catalog of these resources. `models` maps a model to provider ids; by default one model
-    `m` is served by all."""
+    `m` is served by all. `gate_needs` is by model and provider, and nothing where it is silent."""
     by_id = {one.resource: one for one in sorted(specs, key=lambda one: one.resource)}
     resources = {resource.provider_id: resource for resource in by_id}
     if models is None:
@@ -92,6 +93,7 @@ def catalog(
                         usage_attribution,
                         resource.provider_id if usage_attribution == "provider" else model,
                     ),
+                    frozenset((gate_needs or {}).get((model, resource.provider_id), ())),
                 )
                 for resource in chosen
             ),

@@ -54,7 +54,11 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     models = draw(st.dictionaries(st.sampled_from(MODELS), served, min_size=1))
     window = draw(st.sampled_from([None, None, 150]))
     threshold = draw(st.sampled_from([100, 100, 50]))
-    return catalog(map(one, names), models, window=window, threshold=threshold)
+    needed = st.sampled_from([(), (), (), ("tool_calling",), ("count_tokens",)])
+    gate_needs = {(m, p): draw(needed) for m, providers in models.items() for p in providers}
+    return catalog(
+        map(one, names), models, window=window, threshold=threshold, gate_needs=gate_needs
+    )
 
 
 policies = st.builds(policy, st.integers(1, 5), st.sampled_from([0, 1000, 3000]))
@@ -198,7 +202,7 @@ class PoolAndReference(RuleBasedStateMachine):
         assert self.pool.next_deadline == min(deadlines, default=None)
 
 
-@pytest.mark.req("POOL-1", "POOL-2", "POOL-3", "POOL-5", "POOL-6", "POOL-7", "POOL-13")
+@pytest.mark.req("POOL-1", "POOL-2", "POOL-3", "POOL-5", "POOL-6", "POOL-7", "POOL-13", "GATE-3")
 def test_the_pool_decides_exactly_as_the_reference():
     run_state_machine_as_test(PoolAndReference)
 

@@ -78,6 +78,25 @@ def test_a_long_request_is_told_about_long_slots():
     ]
 
 
+@pytest.mark.req("POOL-12", "GATE-3")
+def test_a_provider_that_lacks_what_the_gate_needs_there_is_told_apart():
+    pool = Pool(
+        catalog(
+            [spec("a"), spec("b"), spec("c", abilities=MESSAGES)],
+            gate_needs={("m", "b"): ("count_tokens",), ("m", "c"): ("tool_calling",)},
+        ),
+        policy(),
+    )
+    pool.node_connected(N, 0.0)
+    explanation = explained(pool, "r")
+    assert explanation.chosen is not None
+    assert explanation.chosen.provider_id == "a"
+    assert [(seen.provider_id, seen.reason) for seen in explanation.others] == [
+        ("b", "lacks_gate_capability"),
+        ("c", "cannot_serve"),
+    ]
+
+
 @pytest.mark.req("POOL-12", "POOL-13")
 def test_what_an_earlier_attempt_has_tried_is_shown_first():
     story = Story([spec("a", capacity=2), spec("b")])
