@@ -8,9 +8,7 @@ itself (cookies, servers, addresses, connections) is nothing a caller may see.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-
-from multidict import CIMultiDict
+from collections.abc import Iterable
 
 _NEVER_OUT = frozenset(
     {
@@ -32,9 +30,17 @@ _NEVER_OUT = frozenset(
 _CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
 
 _IN = frozenset(
-    {"content-type", "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms"}
+    {
+        b"content-type",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-should-retry",
+        b"openai-processing-ms",
+    }
 )
-_IN_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
+_IN_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
+
+_DEFAULTS = {"content-type": "application/json", "user-agent": "iop-node"}
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -47,49 +53,63 @@ def is_field_name(name: str) -> bool:
 
 def is_field_value(value: str) -> bool:
     """Whether a header value can be sent: no control character but the tab."""
-    return _CONTROL.search(value) is None
+    # The first test is the quicker one, and nearly always enough.
+    return value.isprintable() or _CONTROL.search(value) is None
 
 
 class OutgoingHeaders:
     """Makes the headers of requests to one upstream. `own` are the adapter's, already judged."""
 
     def __init__(self, own: Iterable[tuple[str, str]]) -> None:
-        self._own = tuple(own)
         # The answer is asked for unencoded, since it is relayed as bytes.
-        self._own += (("Accept-Encoding", "identity"),)
-        self._withheld = _NEVER_OUT | {name.lower() for name, _ in self._own}
+        self._own = (*own, ("Accept-Encoding", "identity"))
+        self._own_names = frozenset(name.lower() for name, _ in self._own)
+        self._own_lines = _lines(self._own)
+        self._withheld = _NEVER_OUT | self._own_names
 
     def of(
         self,
         passed_on: Iterable[tuple[str, str]],
         auth_override: tuple[str, str] | None = None,
-    ) -> CIMultiDict[str]:
-        """The headers of one request. One that HTTP could not carry (CR, LF, NUL) is left out."""
-        own, withheld = self._own, self._withheld
+        *,
+        has_body: bool = False,
+    ) -> bytes:
+        """The header lines of one request, without those that frame it. A header that HTTP could
+        not carry (CR, LF, NUL) is left out."""
+        own_lines, withheld = self._own_lines, self._withheld
         if auth_override is not None:
             replaced = _CREDENTIALS | {auth_override[0].lower()}
-            own = tuple(pair for pair in own if pair[0].lower() not in replaced)
             withheld |= replaced
-        headers: CIMultiDict[str] = CIMultiDict(
-            (name, value)
-            for name, value in passed_on
-            if name.lower() not in withheld
-            and _FIELD_NAME.fullmatch(name)
-            and not _CONTROL.search(value)
-        )
-        headers.extend(own)
-        if auth_override is not None and is_field_value(auth_override[1]):
-            headers[auth_override[0]] = auth_override[1]
-        if "User-Agent" not in headers:
-            headers["User-Agent"] = "iop-node"
-        return headers
+            own = [pair for pair in self._own if pair[0].lower() not in replaced]
+            if is_field_name(auth_override[0]) and is_field_value(auth_override[1]):
+                own.append(auth_override)
+            own_lines = _lines(own)
+        lines = []
+        names = set()
+        for name, value in passed_on:
+            lowered = name.lower()
+            if lowered not in withheld and is_field_name(name) and is_field_value(value):
+                names.add(lowered)
+                lines.append(f"{name}: {value}\r\n")
+        for name, value in _DEFAULTS.items():
+            if name not in names and name not in self._own_names:
+                if name == "content-type" and not has_body:
+                    continue
+                lines.append(f"{name}: {value}\r\n")
+        return "".join(lines).encode("utf-8", "surrogateescape") + own_lines
 
 
-def caller_headers(received: Mapping[str, str]) -> list[tuple[str, str]]:
+def caller_headers(received: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     """Those of an upstream's response headers that a caller may see, names in lower case."""
     return [
-        (lowered, value)
-        for name, value in received.items()
-        if ((lowered := name.lower()) in _IN or lowered.startswith(_IN_PREFIXES))
-        and is_field_value(value)
+        (name.decode("ascii"), value.decode("latin-1"))
+        for name, value in received
+        if (name in _IN or name.startswith(_IN_PREFIXES))
+        and is_field_value(value.decode("latin-1"))
     ]
+
+
+def _lines(headers: Iterable[tuple[str, str]]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers).encode(
+        "utf-8", "surrogateescape"
+    )

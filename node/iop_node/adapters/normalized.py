@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from yarl import URL
-
 from iop_node.adapters.base import Finish, Responder, RunCall, RunEvent
-from iop_node.adapters.upstream import UpstreamAnswer, UpstreamClient
+from iop_node.adapters.http1.answer import UpstreamAnswer
+from iop_node.adapters.http1.endpoint import Endpoint
+from iop_node.adapters.http_headers import caller_headers
+from iop_node.adapters.upstream import UpstreamClient
 from iop_shared.errors import Code, Fault
 
 MAX_WHOLE_ANSWER_BYTES = 32 * 1024 * 1024
@@ -45,7 +46,7 @@ class Reader(Protocol):
 
 async def execute_run(
     client: UpstreamClient,
-    url: URL,
+    endpoint: Endpoint,
     body: bytes,
     call: RunCall,
     out: Responder,
@@ -58,8 +59,8 @@ async def execute_run(
     the edge to reshape. Raises Fault as `Adapter.run`.
     """
     async with client.exchange(
-        "POST",
-        url,
+        b"POST",
+        endpoint,
         headers=(("Content-Type", "application/json"), *call.headers),
         auth_override=call.auth_override,
         body=body,
@@ -67,7 +68,7 @@ async def execute_run(
         started=out.started,
     ) as answer:
         if not 200 <= answer.status < 300:
-            out.head(answer.status, answer.headers())
+            out.head(answer.status, caller_headers(answer.fields))
             while content := await answer.read():
                 await out.chunk(content)
             return

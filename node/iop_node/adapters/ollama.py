@@ -5,10 +5,9 @@ Its OpenAI-compatible API is another upstream: the profile `ollama_openai` of `o
 
 from __future__ import annotations
 
-from yarl import URL
-
 from iop.runtime_pb2 import AdapterConfig
 from iop_node.adapters.base import Adapter, Probe, Responder, RunCall, TunnelCall
+from iop_node.adapters.http1.endpoint import Endpoint
 from iop_node.adapters.lines import Lines
 from iop_node.adapters.normalized import execute_run
 from iop_node.adapters.ollama_chat import ChatReader, chat_request
@@ -30,7 +29,7 @@ class OllamaAdapter:
         self._key = AdapterKey(key)
         self._context_size = context_size
         self._client = UpstreamClient(upstream)
-        self._chat_url = URL(join_url(upstream.base_url, "/api/chat"), encoded=True)
+        self._chat = Endpoint.of(join_url(upstream.base_url, "/api/chat"))
 
     @property
     def key(self) -> AdapterKey:
@@ -50,7 +49,7 @@ class OllamaAdapter:
 
     async def run(self, call: RunCall, out: Responder) -> None:
         body = chat_request(call.request, self._context_size)
-        await execute_run(self._client, self._chat_url, body, call, out, Lines(), ChatReader())
+        await execute_run(self._client, self._chat, body, call, out, Lines(), ChatReader())
 
     @property
     def probe_spec(self) -> ProbeSpec | None:

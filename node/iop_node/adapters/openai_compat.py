@@ -22,6 +22,6 @@ class OpenAICompatAdapter(ProfiledAdapter):
     """Passthrough, and the normalized path by way of chat completions."""
 
     async def run(self, call: RunCall, out: Responder) -> None:
-        url = self._url("chat_completions")
+        endpoint = self._endpoint("chat_completions")
         body = chat_request(call.request)
-        await execute_run(self._client, url, body, call, out, ServerSentEvents(), ChatReader())
+        await execute_run(self._client, endpoint, body, call, out, ServerSentEvents(), ChatReader())

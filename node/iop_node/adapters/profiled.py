@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from yarl import URL
-
 from iop.runtime_pb2 import ProtocolProfile
 from iop_node.adapters.base import HeaderPairs, Probe, Responder, RunCall, TunnelCall
+from iop_node.adapters.http1.endpoint import Endpoint
+from iop_node.adapters.http_headers import caller_headers
 from iop_node.adapters.upstream import UpstreamClient
 from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
 from iop_node.adapters.upstream_url import operation_urls
@@ -29,8 +29,7 @@ class ProfiledAdapter:
         urls: Mapping[str, str] = operation_urls(
             profile.operation_urls, adapter=key, allow_link_local=upstream.allow_link_local
         )
-        # Kept as they are: the edge resolved them, and escapes in them are meant (PROF-5).
-        self._urls = {operation: URL(url, encoded=True) for operation, url in urls.items()}
+        self._endpoints = {operation: Endpoint.of(url) for operation, url in urls.items()}
         self._client = UpstreamClient(upstream)
 
     @property
@@ -45,8 +44,8 @@ class ProfiledAdapter:
 
     async def tunnel(self, call: TunnelCall, out: Responder) -> None:
         async with self._client.exchange(
-            "GET" if call.operation == "models" else "POST",
-            self._url(call.operation),
+            b"GET" if call.operation == "models" else b"POST",
+            self._endpoint(call.operation),
             headers=self._passed_on(call),
             auth_override=call.auth_override,
             body=call.body,
@@ -54,7 +53,7 @@ class ProfiledAdapter:
             deadline_s=call.deadline_s,
             started=out.started,
         ) as answer:
-            out.head(answer.status, answer.headers())
+            out.head(answer.status, caller_headers(answer.fields))
             while content := await answer.read():
                 await out.chunk(content)
 
@@ -73,10 +72,10 @@ class ProfiledAdapter:
     def _passed_on(self, call: TunnelCall) -> HeaderPairs:
         return call.headers
 
-    def _url(self, operation: str) -> URL:
-        url = self._urls.get(operation)
-        if url is None:
+    def _endpoint(self, operation: str) -> Endpoint:
+        endpoint = self._endpoints.get(operation)
+        if endpoint is None:
             raise Fault(
                 Code.UNSUPPORTED_BY_MODEL, f"adapter {self._key} has no operation {operation}"
             )
-        return url
+        return endpoint

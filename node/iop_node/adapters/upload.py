@@ -1,107 +1,97 @@
-"""The request body on its way to an upstream, and the moment at which it may have been received.
+"""A request body that comes in pieces, on its way to an upstream.
 
-aiohttp hands a connected, not yet written connection to a payload: that is the last moment before
-the first byte, and the only one at which "nothing was sent" is still known for certain.
+It decides when the next piece is asked for, how it is framed, and what a body is that has another
+length than was declared. It never holds more than one piece.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import StreamWriter
-from aiohttp.payload import Payload
-
-from iop_node.adapters.base import Body
 from iop_node.adapters.clocks import CallClocks
+from iop_node.adapters.http1.answer import UpstreamAnswer
+from iop_node.adapters.http1.connection import Connection
+
+WHOLE_BYTES = 65_536
+"""A body that is longer is sent in slices of this length, so that an upstream that takes nothing
+is noticed."""
 
 
-class UnfitConnection(ConnectionResetError):
-    """Nothing was written to the connection, because it has ended or may be about to."""
+class Upload:
+    """One body for one request. `first` is awaited once, before there is a connection: until the
+    first piece is there, nothing has been started.
 
-
-class Upload(Payload):
-    """One body for one upstream request.
-
-    Calls `started` once, on a connection that `is_fit`, right before the first byte; on any other
-    it writes nothing and may be sent again. A body in pieces is written as the pieces come; while
-    one is waited for, the upstream's clock stands still. `failure` is what the source of the
-    pieces raised, which is no fault of the upstream.
+    While a piece is waited for, the upstream's clock stands still. What the source of the pieces
+    raises is no fault of the upstream, and is raised where the answer is awaited.
     """
 
     def __init__(
-        self,
-        body: Body,
-        content_length: int | None,
-        clocks: CallClocks,
-        started: Callable[[], None],
+        self, pieces: AsyncIterator[bytes], declared_bytes: int | None, clocks: CallClocks
     ) -> None:
-        super().__init__(None)
-        self._body = body
-        self._size = len(body) if isinstance(body, bytes) else content_length
-        self.clocks = clocks
-        self._started = started
-        self._head: bytes | None = None
-        self.is_fit: Callable[[StreamWriter], bool] = lambda writer: True
-        self.is_started = False
-        self.is_sent = False
-        self.failure: BaseException | None = None
-        self.transport: asyncio.WriteTransport | None = None
-        self.protocol: BaseProtocol | None = None
+        self._pieces = pieces
+        self._left = declared_bytes
+        self._clocks = clocks
+        self._task: asyncio.Task[None] | None = None
+        self.is_complete = False
+        """Whether the piece that came last was the last."""
 
-    @property
-    def consumed(self) -> bool:
-        # Keeps aiohttp from sending it a second time by itself.
-        return self.is_started
+    async def first(self) -> bytes:
+        """The first piece as it is to be written, with the end of the body where it has none."""
+        self._clocks.pause()
+        return await self._next()
 
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        raise TypeError("a body on its way to an upstream is not shown")
+    def start(self, connection: Connection, answer: UpstreamAnswer) -> None:
+        """Write what follows the first piece, beside whoever awaits the answer."""
+        self._task = asyncio.get_running_loop().create_task(self._write(connection, answer))
 
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        await self.write_with_length(writer, None)
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
-    async def write_with_length(
-        self, writer: AbstractStreamWriter, content_length: int | None
-    ) -> None:
-        body = self._body
-        if self._head is None:
-            self._head = body if isinstance(body, bytes) else await self._next(body)
-        head = self._head
-        assert isinstance(writer, StreamWriter)
-        self.transport, self.protocol = writer.transport, writer.protocol
-        if not self.is_fit(writer):
-            raise UnfitConnection
-        self.is_started = True
-        self._started()
-        self.clocks.awaiting_first_byte()
-        await writer.write(head)
-        if not isinstance(body, bytes):
-            left = None if self._size is None else self._size - len(head)
-            while piece := await self._next(body):
-                if left is not None:
-                    left -= len(piece)
-                    if left < 0:
-                        break
-                self.clocks.awaiting_first_byte()
-                await writer.write(piece)
-            if left:
-                self.failure = ValueError("the body does not have the length that was declared")
-                raise self.failure
-        self.clocks.awaiting_first_byte()
-        self.is_sent = True
-
-    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes:
-        """The next piece that is not empty; empty at the end."""
-        self.clocks.pause()
+    async def _write(self, connection: Connection, answer: UpstreamAnswer) -> None:
         try:
-            while True:
-                piece = await anext(pieces, None)
-                if piece is None:
-                    return b""
-                if piece:
-                    return piece
-        except BaseException as error:
-            self.failure = error
-            raise
+            while not self.is_complete:
+                if not answer.status:
+                    self._clocks.pause()
+                framed = await self._next()
+                if not connection.is_open:
+                    return
+                if not answer.status:
+                    self._clocks.awaiting_first_byte()
+                await connection.write(framed)
+            connection.end_request()
+        except Exception as error:
+            answer.fail(error)
+
+    async def _next(self) -> bytes:
+        """The next piece that is not empty, framed; the end where there is none."""
+        piece = await anext(self._pieces, None)
+        while piece == b"":
+            piece = await anext(self._pieces, None)
+        if self._left is None:
+            self.is_complete = piece is None
+            return b"0\r\n\r\n" if piece is None else b"%x\r\n%b\r\n" % (len(piece), piece)
+        self.is_complete = piece is None
+        self._left -= 0 if piece is None else len(piece)
+        if self._left < 0 or (piece is None and self._left):
+            raise ValueError("the body does not have the length that was declared")
+        return piece or b""
+
+
+class Slices:
+    """A long body in pieces."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._start = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        start = self._start
+        if start >= len(self._body):
+            raise StopAsyncIteration
+        self._start += WHOLE_BYTES
+        return self._body[start : start + WHOLE_BYTES]

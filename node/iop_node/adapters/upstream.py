@@ -1,124 +1,26 @@
-"""One upstream over HTTP: requests under our own clocks, and one table of what can go wrong.
+"""One upstream over HTTP: requests under our own clocks.
 
-It decides how long each phase of a call may take, when an answer is complete, and which fault each
-way of failing is. It never knows a protocol: bodies are bytes. Which connection a request is
-written to is `connections`, and when it counts as sent is `upload`.
+It decides how long each phase of a call may take, when a request counts as started, and which
+answers are refused. It never knows a protocol: bodies are bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
-from multidict import CIMultiDict
-from yarl import URL
+from collections.abc import Callable
+from types import TracebackType
 
 from iop_node.adapters.base import Body, HeaderPairs, Probe
 from iop_node.adapters.clocks import CallClocks
-from iop_node.adapters.connections import Connections
-from iop_node.adapters.http_headers import OutgoingHeaders, caller_headers
-from iop_node.adapters.upload import Upload
+from iop_node.adapters.http1.answer import UpstreamAnswer
+from iop_node.adapters.http1.connection import Connection
+from iop_node.adapters.http1.endpoint import Endpoint
+from iop_node.adapters.http1.pool import ConnectionPool
+from iop_node.adapters.http_headers import OutgoingHeaders
+from iop_node.adapters.upload import WHOLE_BYTES, Slices, Upload
 from iop_node.adapters.upstream_spec import UpstreamSpec
 from iop_shared.errors import Code, Fault
 from iop_shared.profiles import join_url
-
-
-class UpstreamAnswer:
-    """The answer of an upstream whose head has arrived."""
-
-    def __init__(self, response: aiohttp.ClientResponse, clocks: CallClocks) -> None:
-        self._response = response
-        self._clocks = clocks
-        self._has_begun = False
-        self.is_complete = False
-        # None where the answer was complete with its head.
-        self._protocol = None if response.connection is None else response.connection.protocol
-        self._closed = None if self._protocol is None else self._protocol.closed
-        if self._closed is not None:
-            self._closed.add_done_callback(self._connection_closed)
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def holds_connection(self) -> bool:
-        """False once the body has arrived whole, even before it is read."""
-        return self._response.connection is not None
-
-    def headers(self) -> list[tuple[str, str]]:
-        """Those that a caller may see."""
-        return caller_headers(self._response.headers)
-
-    async def read(self) -> bytes:
-        """The next bytes of the body as they come; empty once it is complete.
-
-        The first byte has its own clock, which runs from the end of the request: many servers
-        send their head at once and think afterwards. Between two calls no phase runs, so that a
-        caller who is slow to read costs the upstream nothing. Raises Fault(upstream_closed) for a
-        body that is cut, and Fault(upstream_*_timeout) out of the scope of the exchange.
-        """
-        if self._has_begun:
-            self._clocks.awaiting_next_byte()
-        try:
-            content = await self._response.content.readany()
-        except aiohttp.ClientError as error:
-            raise self._fault_of_body(error) from None
-        self._clocks.pause()
-        self._has_begun = True
-        if not content:
-            if self._was_reset():
-                raise _closed()
-            self._complete()
-        return content
-
-    async def linger(self, limit_s: float) -> None:
-        """Wait a little for the end of a body whose content is known to be complete, so that its
-        connection can be used again. Never raises for what the upstream does."""
-        self._clocks.stop()
-        with suppress(TimeoutError, aiohttp.ClientError):
-            async with asyncio.timeout(limit_s):
-                while await self._response.content.readany():
-                    pass
-                self._complete()
-
-    def close(self) -> None:
-        """Close the connection, where it is still held."""
-        self._forget_connection()
-        self._response.close()
-
-    def _was_reset(self) -> bool:
-        """A body that ends with its connection looks complete even where that was reset. One that
-        says where it ends is complete, and its connection may be another's by now."""
-        headers = self._response.headers
-        if self._protocol is None or "Content-Length" in headers or "Transfer-Encoding" in headers:
-            return False
-        return isinstance(self._protocol.exception(), aiohttp.ClientOSError)
-
-    def _fault_of_body(self, error: aiohttp.ClientError) -> Fault:
-        is_garbage = self._protocol is not None and isinstance(
-            self._protocol.exception(), HttpProcessingError
-        )
-        return _invalid() if is_garbage else _fault(error)
-
-    def _connection_closed(self, closed: asyncio.Future[None]) -> None:
-        # Broken framing closes the connection and, in aiohttp, tells nobody who reads the body.
-        closed.exception()
-        content = self._response.content
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError())
-
-    def _complete(self) -> None:
-        self.is_complete = True
-        self._forget_connection()
-
-    def _forget_connection(self) -> None:
-        # The connection goes back to the pool and outlives this answer.
-        if self._closed is not None:
-            self._closed.remove_done_callback(self._connection_closed)
 
 
 class UpstreamClient:
@@ -127,21 +29,19 @@ class UpstreamClient:
     def __init__(self, spec: UpstreamSpec) -> None:
         self.spec = spec
         self._headers = OutgoingHeaders(spec.headers)
-        self._connections = Connections(spec)
+        self._pool = ConnectionPool(tls=spec.tls, allow_link_local=spec.allow_link_local)
 
     async def start(self) -> None:
-        """Open the pool. Dials nothing."""
-        await self._connections.start()
+        """Dials nothing."""
 
     async def stop(self) -> None:
         """Close every connection."""
-        await self._connections.stop()
+        await self._pool.stop()
 
-    @asynccontextmanager
-    async def exchange(
+    def exchange(
         self,
-        method: str,
-        url: URL,
+        method: bytes,
+        endpoint: Endpoint,
         *,
         headers: HeaderPairs = (),
         auth_override: tuple[str, str] | None = None,
@@ -149,35 +49,29 @@ class UpstreamClient:
         content_length: int | None = None,
         deadline_s: float | None = None,
         started: Callable[[], None] = lambda: None,
-    ) -> AsyncIterator[UpstreamAnswer]:
-        """Send one request; the body of the `async with` reads the answer.
+    ) -> Exchange:
+        """One request, sent on entering the `async with`; its block reads the answer.
 
-        Leaving before the answer is complete, by error, cancellation or choice, aborts the
+        Leaving before the answer has come whole, by error, cancellation or choice, aborts the
         connection at once, and with it what was not yet sent. Raises Fault(upstream_*).
+
+        `started` is called once, on an open connection on which nothing has come, right before
+        the first byte is written: before it, nothing was sent, and the request may be tried
+        elsewhere; after it, the upstream may have received it (POOL-13).
         """
-        request_headers = self._headers.of(headers, auth_override)
-        if body and "Content-Type" not in request_headers:
-            request_headers["Content-Type"] = "application/json"
-        async with CallClocks(self.spec, deadline_s) as clocks:
-            upload = Upload(body, content_length, clocks, started)
-            answer: UpstreamAnswer | None = None
-            try:
-                response = await self._send(method, url, request_headers, upload)
-                answer = UpstreamAnswer(response, clocks)
-                _check_head(response)
-                yield answer
-            finally:
-                self._release(answer, upload)
+        fields = self._headers.of(headers, auth_override, has_body=body != b"")
+        clocks = CallClocks(self.spec, deadline_s)
+        return Exchange(self._pool, clocks, method, endpoint, fields, body, content_length, started)
 
     async def probe(self) -> Probe:
         """One GET of the probe's path. A probe can only lower a health (NODE-10)."""
         spec = self.spec.probe
         assert spec is not None, "an adapter without a probe path is not probed"
-        url = URL(join_url(self.spec.base_url, spec.path), encoded=True)
+        endpoint = Endpoint.of(join_url(self.spec.base_url, spec.path))
         try:
             async with (
                 asyncio.timeout(spec.timeout_s),
-                self.exchange("GET", url) as answer,
+                self.exchange(b"GET", endpoint) as answer,
             ):
                 status = answer.status
         except TimeoutError:
@@ -190,60 +84,114 @@ class UpstreamClient:
             return Probe(health="degraded", reason=f"http_{status}")
         return Probe(health="healthy")
 
-    async def _send(
-        self, method: str, url: URL, headers: CIMultiDict[str], upload: Upload
-    ) -> aiohttp.ClientResponse:
+
+class Exchange:
+    """One request and its answer, as `async with`. Made by `UpstreamClient.exchange`."""
+
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_clocks",
+        "_content_length",
+        "_endpoint",
+        "_fields",
+        "_method",
+        "_pool",
+        "_started",
+        "_upload",
+    )
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        clocks: CallClocks,
+        method: bytes,
+        endpoint: Endpoint,
+        fields: bytes,
+        body: Body,
+        content_length: int | None,
+        started: Callable[[], None],
+    ) -> None:
+        self._pool = pool
+        self._clocks = clocks
+        self._method = method
+        self._endpoint = endpoint
+        self._fields = fields
+        self._body = body
+        self._content_length = content_length
+        self._started = started
+        self._upload: Upload | None = None
+        self._answer: UpstreamAnswer | None = None
+
+    async def __aenter__(self) -> UpstreamAnswer:
+        self._clocks.start()
         try:
-            return await self._connections.send(method, url, headers, upload)
-        except aiohttp.ClientError as error:
-            if upload.failure is not None:
-                raise upload.failure from None
-            raise _fault(error) from None
+            answer = self._answer = await self._send()
+            if not answer.status:
+                await answer.head()
+            _check_head(answer)
+        except BaseException as error:
+            self._end(error)
+            raise
+        return answer
 
-    def _release(self, answer: UpstreamAnswer | None, upload: Upload) -> None:
-        """Let go of a connection that has nothing left to say, and abort any other."""
-        if answer is not None and not answer.holds_connection:
-            # It is in the pool, and may carry another request by now.
-            self._connections.has_ended(upload)
-        elif upload.transport is not None:
-            # Closing would wait until an upstream that reads nothing has read everything.
-            upload.transport.abort()
-        if answer is not None:
-            answer.close()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(error)
+
+    async def _send(self) -> UpstreamAnswer:
+        """Nothing is awaited between finding a connection fit and writing to it."""
+        body, length = self._body, self._content_length
+        if isinstance(body, bytes):
+            length = len(body)
+            if length > WHOLE_BYTES:
+                body = Slices(body)
+        if isinstance(body, bytes):
+            upload = None
+            content = body
+        else:
+            upload = self._upload = Upload(body, length, self._clocks)
+            content = await upload.first()
+        head = self._endpoint.request_head(self._method, self._fields, length)
+        connection = self._pool.take(self._endpoint.origin) or await self._connect()
+        self._started()
+        self._clocks.awaiting_first_byte()
+        answer = connection.send(
+            head + content,
+            self._clocks,
+            is_to_head=self._method == b"HEAD",
+            is_all=upload is None or upload.is_complete,
+        )
+        if upload is not None and not upload.is_complete:
+            upload.start(connection, answer)
+        return answer
+
+    async def _connect(self) -> Connection:
+        self._clocks.connecting()
+        return await self._pool.connect(self._endpoint.origin)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Let go of everything. Raises the clock's fault in the place of its cancellation."""
+        if self._answer is not None and self._answer.source is not None:
+            self._answer.source.abort()
+        if self._upload is not None:
+            self._upload.stop()
+        self._clocks.end(error)
 
 
-def _check_head(response: aiohttp.ClientResponse) -> None:
-    if response.status == 101 or 300 <= response.status < 400:
+def _check_head(answer: UpstreamAnswer) -> None:
+    if answer.status == 101 or 300 <= answer.status < 400:
         raise Fault(
             Code.UPSTREAM_INVALID,
-            f"the upstream answered {response.status}; redirects and upgrades are not followed",
+            f"the upstream answered {answer.status}; redirects and upgrades are not followed",
         )
-    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise Fault(
-            Code.UPSTREAM_INVALID,
-            "the upstream sent an encoded body although it was asked for none",
-        )
-
-
-def _closed() -> Fault:
-    return Fault(Code.UPSTREAM_CLOSED, "the upstream closed the connection before it was done")
-
-
-def _invalid() -> Fault:
-    return Fault(Code.UPSTREAM_INVALID, "the upstream's answer is no HTTP")
-
-
-def _fault(error: aiohttp.ClientError) -> Fault:
-    """The one map from what aiohttp raises to what a caller is told. Holds no address (SEC-1)."""
-    match error:
-        case aiohttp.ClientConnectorDNSError():
-            return Fault(Code.UPSTREAM_REFUSED, "the upstream's name could not be resolved")
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
-            return Fault(Code.UPSTREAM_REFUSED, "no TLS session with the upstream came about")
-        case aiohttp.ClientConnectorError():
-            return Fault(Code.UPSTREAM_REFUSED, "the upstream took no connection")
-        case aiohttp.ClientPayloadError() | aiohttp.ClientConnectionError():
-            return _closed()
-        case _:
-            return _invalid()
+    for name, value in answer.fields:
+        if name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise Fault(
+                Code.UPSTREAM_INVALID,
+                "the upstream sent an encoded body although it was asked for none",
+            )

@@ -361,7 +361,7 @@ class TestAStream:
     async def test_leaves_its_connection_for_a_run_that_comes_a_little_later(
         self, upstream, adapter_on, make_sink, monkeypatch
     ):
-        monkeypatch.setattr("iop_node.adapters.connections.SETTLE_S", 0.0)
+        monkeypatch.setattr("iop_node.adapters.http1.pool.SETTLE_S", 0.0)
 
         async def script(conn):
             while True:
