@@ -13,7 +13,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all:
 WORKDIR /src
 COPY requirements/ requirements/
 RUN python3 -m venv /opt/iop \
- && /opt/iop/bin/pip install --require-hashes -r requirements/runtime.txt
+ && /opt/iop/bin/pip install --require-hashes -r requirements/otel.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY shared/ shared/
 COPY node/ node/

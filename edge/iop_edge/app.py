@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,7 @@ from iop_edge.runtime.reloader import RefreshRequest, Reloader
 from iop_edge.runtime.runs import RunService
 from iop_edge.runtime.snapshot import RuntimeSnapshot, SnapshotStore
 from iop_edge.runtime.sources import read_sources
+from iop_edge.runtime.tracing import RunTraces, TracedNodeHub
 from iop_edge.runtime.undisturbed import interpreter, settle
 from iop_edge.runtime.usage import UsageLedger
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
@@ -50,7 +51,9 @@ from iop_edge.serve.submit_run import SubmitRun
 from iop_shared import logs
 from iop_shared.ids import Generation, NodeId
 from iop_shared.lifecycle import stop_signals
+from iop_shared.otlp import OtlpExporter
 from iop_shared.session.flow import WindowBudget
+from iop_shared.tracing import can_export
 
 FIRST_GENERATION = Generation(1)
 
@@ -80,7 +83,13 @@ class Edge:
         payloads = stamped({}, build_payloads(config, loaded.vault), FIRST_GENERATION)
         self.snapshots = SnapshotStore(first)
         self.dispatcher = Dispatcher(first.catalog, config.provider_pool)
-        self.hub = NodeHub(
+        self._exporter = _exporter(config)
+        traces = None
+        hub_of: Callable[..., NodeHub] = NodeHub
+        if self._exporter is not None:
+            traces = RunTraces(self._exporter, has_model=self.has_model)
+            hub_of = partial(TracedNodeHub, traces)
+        self.hub = hub_of(
             boot_id=secrets.token_hex(16),
             version=version("iop"),
             pool=self.dispatcher,
@@ -89,7 +98,9 @@ class Edge:
         self.hub.set_desired(payloads)
         self.metrics = EdgeMetrics(self)
         self.ledger = UsageLedger(
-            Path(config.usage.file) if config.usage.file else None, observe=self.metrics.observe
+            Path(config.usage.file) if config.usage.file else None,
+            observe=self.metrics.observe,
+            trace=None if traces is None else traces.finished,
         )
         self.runs = RunService(
             snapshots=self.snapshots,
@@ -170,6 +181,9 @@ class Edge:
         catalog = self.snapshots.current.catalog
         return name in catalog.models or name in catalog.routes
 
+    def dropped_spans(self) -> int:
+        return 0 if self._exporter is None else self._exporter.dropped_spans
+
     # -- life ----------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -180,6 +194,8 @@ class Edge:
         """
         config = self._config
         async with AsyncExitStack() as stack:
+            if self._exporter is not None:
+                await stack.enter_async_context(self._exporter)
             await stack.enter_async_context(self.ledger)
             server = await stack.enter_async_context(self._grpc)
             stack.callback(self.hub.close_all, "the edge has stopped")
@@ -291,6 +307,14 @@ async def serve(paths: Sequence[Path]) -> None:
             await stop.wait()
             await edge.drain()
     _log.info("edge_stopped")
+
+
+def _exporter(config: EffectiveConfig) -> OtlpExporter | None:
+    """Where spans go. None where none are asked for, or none can be sent: a warning says so."""
+    endpoint = config.telemetry.otlp_endpoint
+    if endpoint is None or not can_export():
+        return None
+    return OtlpExporter(endpoint, service="iop-edge", instance_id=config.edge.id)
 
 
 def _say_what_is_missing(config: EffectiveConfig) -> None:

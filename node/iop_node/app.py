@@ -11,6 +11,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.metadata import version
 
 from iop.runtime_pb2 import (
@@ -36,9 +37,12 @@ from iop_node.runtime.router import (
     RouterEvent,
 )
 from iop_node.settings import NodeSettings
+from iop_node.tracing import AttemptTraces
 from iop_shared import logs
 from iop_shared.lifecycle import stop_signals
+from iop_shared.otlp import OtlpExporter
 from iop_shared.session.flow import WindowBudget
+from iop_shared.tracing import can_export
 
 EXIT_DRAINED = 0
 EXIT_TOKEN_REFUSED = 6
@@ -103,6 +107,7 @@ class _Wiring:
 async def run(settings: NodeSettings) -> int:
     """Run a node until it is told to stop; returns the exit status. Raises SettingsInvalid."""
     credentials = settings.credentials()
+    instance_id = secrets.token_hex(16)
     hear: list[Callable[[], None]] = []
     with StateFile(state_path(settings.edge_address, settings.token)) as state:
         async with Router(lambda event: _observe(event, hear)) as router:
@@ -110,12 +115,18 @@ async def run(settings: NodeSettings) -> int:
             metrics = NodeMetrics()
             is_measured = settings.metrics_address is not None
             execute = metrics.observing(router.execute) if is_measured else router.execute
+            exporter = _exporter(settings, instance_id)
+            if exporter is not None:
+                traces = AttemptTraces(
+                    exporter, node_id=lambda: dialer.session.node_id if dialer.session else ""
+                )
+                execute = traces.observing(execute)
             wiring = _Wiring(router, execute, applier, state)
             dialer = Dialer(
                 address=settings.edge_address,
                 token=settings.token,
                 credentials=credentials,
-                instance_id=secrets.token_hex(16),
+                instance_id=instance_id,
                 version=version("iop"),
                 ports=wiring,
                 backoff=Backoff(random.SystemRandom().random, cap_s=5.0),
@@ -133,10 +144,25 @@ async def run(settings: NodeSettings) -> int:
                     active_runs=report.active_runs,
                     draining_registries=len(report.draining),
                     dropped_frames=dialer.dropped_frames,
+                    dropped_spans=0 if exporter is None else exporter.dropped_spans,
                 )
 
-            async with metrics.serving(settings.metrics_address, now):
+            async with exporter or nullcontext(), metrics.serving(settings.metrics_address, now):
                 return await _until_stopped(dialer, wiring)
+
+
+def _exporter(settings: NodeSettings, instance_id: str) -> OtlpExporter | None:
+    """Where spans go; None where none are asked for, or none can be sent."""
+    if settings.otlp_endpoint is None:
+        return None
+    if not can_export():
+        _log.warning(
+            "not_installed",
+            text="IOP_OTLP_ENDPOINT: the extra `iop[otel]` is not installed here, "
+            "so no traces are sent",
+        )
+        return None
+    return OtlpExporter(settings.otlp_endpoint, service="iop-node", instance_id=instance_id)
 
 
 async def _until_stopped(dialer: Dialer, wiring: _Wiring) -> int:

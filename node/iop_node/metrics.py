@@ -41,6 +41,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     active_runs: int
     draining_registries: int
     dropped_frames: Mapping[str, int]
+    dropped_spans: int = 0
 
 
 class NodeMetrics:
@@ -184,6 +185,11 @@ class _StateCollector(Collector):
         for reason, count in sorted(state.dropped_frames.items()):
             dropped.add_metric([reason], count)
         yield dropped
+        spans = CounterMetricFamily(
+            "iop_node_dropped_spans", "Spans that no collector took in time"
+        )
+        spans.add_metric([], state.dropped_spans)
+        yield spans
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast, get_args
+from urllib.parse import urlsplit
 
 import grpc
 from msgspec import Struct
@@ -34,6 +35,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     cert_file: Path | None = None
     key_file: Path | None = None
     metrics_address: str | None = None
+    otlp_endpoint: str | None = None
     log_level: Level = "info"
     log_format: Format = "json"
 
@@ -92,6 +94,7 @@ def read_settings(environment: Mapping[str, str]) -> NodeSettings:
         cert_file=cert,
         key_file=key,
         metrics_address=metrics or None,
+        otlp_endpoint=_endpoint(environment),
         log_level=cast(Level, _choice(environment, "IOP_LOG_LEVEL", get_args(Level), "info")),
         log_format=cast(Format, _choice(environment, "IOP_LOG_FORMAT", get_args(Format), "json")),
     )
@@ -124,6 +127,25 @@ def _host(name: str, address: str, example: str, *, lowest_port: int = 1) -> str
     if not separator or not host or not is_port:
         raise SettingsInvalid(f"{name} is {address!r}: it takes host:port, as in {example}")
     return host.strip("[]")
+
+
+def _endpoint(environment: Mapping[str, str]) -> str | None:
+    endpoint = environment.get("IOP_OTLP_ENDPOINT", "").strip()
+    if not endpoint:
+        return None
+    try:
+        url = urlsplit(endpoint)
+        is_usable = url.scheme in ("http", "https") and url.hostname and url.port != 0
+        is_usable = is_usable and url.username is None and not (url.query or url.fragment)
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        # Not shown: a user's password may stand in it.
+        raise SettingsInvalid(
+            "IOP_OTLP_ENDPOINT is no address of a collector: it takes http(s)://host:port, "
+            "as in http://collector:4318, without user or query"
+        )
+    return endpoint
 
 
 def _is_loopback(host: str) -> bool:

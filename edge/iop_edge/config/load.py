@@ -23,6 +23,7 @@ from iop_edge.config.resolving.context import Context
 from iop_edge.config.resolving.normalize import normalize
 from iop_edge.config.resolving.queue import QueueSource
 from iop_edge.config.resolving.secrets import closed_vault, open_vault
+from iop_edge.config.resolving.telemetry import check_telemetry
 from iop_edge.config.resolving.tls_files import check_tls_files
 from iop_edge.config.sources import SecretFile, SecretUnreadable, SourceFile, Sources
 from iop_edge.config.vault import Vault, secret_paths
@@ -79,6 +80,7 @@ def load(sources: Sources, *, skip_secrets: bool = False) -> Loaded:
     likely = Likely()
     document = Decoder(report, likely).pieces(root, Document, ())
     normalized = normalize(document, Context(report, likely))
+    check_telemetry(document, sources, report)
     if skip_secrets:
         vault = closed_vault(normalized.sites, sources, report)
     else:

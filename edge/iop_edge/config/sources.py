@@ -44,12 +44,14 @@ class Sources(Struct, frozen=True, kw_only=True):
 
     `read_secret` raises SecretUnreadable. `fingerprint_key` makes the digests by which two
     candidates of one edge process are compared; it is random, and never leaves the process.
+    `can_trace` says that the extra `iop[otel]` is installed.
     """
 
     files: tuple[SourceFile, ...]
     environment: Mapping[str, str]
     read_secret: Callable[[str], SecretFile]
     fingerprint_key: bytes
+    can_trace: bool = True
 
     def __repr__(self) -> str:
         return f"Sources({', '.join(file.name for file in self.files)})"

@@ -14,6 +14,7 @@ from iop_edge.config.problems import ConfigInvalid, Problem
 from iop_edge.config.report import printable
 from iop_edge.config.sources import SecretFile, SecretUnreadable, SourceFile, Sources
 from iop_edge.config.yaml12.text import MAX_BYTES
+from iop_shared.tracing import can_export
 
 _MAX_SECRET_BYTES = 1_048_576
 
@@ -50,6 +51,7 @@ def read_sources(
         environment=dict(os.environ),
         read_secret=read_secret,
         fingerprint_key=fingerprint_key,
+        can_trace=can_export(),
     )
 
 

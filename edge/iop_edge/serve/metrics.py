@@ -41,6 +41,7 @@ class EdgeViews(Protocol):
     def readiness(self) -> Readiness: ...
     def node_views(self) -> Sequence[NodeView]: ...
     def active_runs(self) -> int: ...
+    def dropped_spans(self) -> int: ...
     def has_model(self, name: str) -> bool:
         """The config names this model. False for any other word of a caller."""
         ...
@@ -192,6 +193,11 @@ class _LiveCollector(Collector):
             "Runs that have begun and not ended, those in the queue included",
             self._views.active_runs(),
         )
+        dropped = CounterMetricFamily(
+            "iop_edge_dropped_spans", "Spans that no collector took in time"
+        )
+        dropped.add_metric([], self._views.dropped_spans())
+        yield dropped
         queue = status.queue
         yield _gauge("iop_edge_queue_pending", "Runs that wait for a slot", queue.pending)
         yield _gauge("iop_edge_queue_limit", "Runs that may wait", queue.max_queue)

@@ -20,11 +20,11 @@ from iop_edge.serve.dialect.caller_protocols import CallerProtocol
 from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_edge.serve.dialect.request import Members, whole_number
 from iop_shared.errors import Code, Fault
+from iop_shared.tracing import TraceContext
 
 Headers = Mapping[bytes, bytes]
 
 _CREDENTIAL = re.compile(rb"[\x21-\x7e][\x20-\x7e]*")
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 class Principals:
@@ -107,14 +107,10 @@ def provider_credential(auth: ProviderAuth, headers: Headers) -> tuple[str, str]
 def traceparent_of(headers: Headers) -> str:
     """The caller's W3C trace context where it is a valid one, else an empty string."""
     given = headers.get(b"traceparent", b"").strip()
-    match = _TRACEPARENT.fullmatch(given)
-    if match is None or len(given) > 128 or not given.isascii():
+    if not given or len(given) > 128 or not given.isascii():
         return ""
-    version, trace_id, parent_id, more = match.groups()
-    is_void = not trace_id.strip(b"0") or not parent_id.strip(b"0")
-    if version == b"ff" or is_void or (version == b"00" and more is not None):
-        return ""
-    return given.decode("ascii")
+    told = given.decode("ascii")
+    return told if TraceContext.parse(told) is not None else ""
 
 
 def asked_tokens(protocol: CallerProtocol, members: Members) -> int | None:

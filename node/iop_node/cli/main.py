@@ -30,6 +30,7 @@ def run() -> None:
     IOP_EDGE_INSECURE=1   plaintext off loopback
     IOP_NODE_CERT_FILE, IOP_NODE_KEY_FILE   this node's own certificate
     IOP_NODE_METRICS      host:port for Prometheus (default: none)
+    IOP_OTLP_ENDPOINT     OTLP/HTTP collector for traces (default: none)
     IOP_LOG_LEVEL         debug | info | warning | error
     IOP_LOG_FORMAT        json | console
 

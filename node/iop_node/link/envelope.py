@@ -63,6 +63,8 @@ async def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
         work=work,
         provider_id=ProviderId(opening.provider_id),
         generation=opening.generation,
+        run_id=opening.run_id,
+        number=opening.attempt,
     )
 
 

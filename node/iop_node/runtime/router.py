@@ -37,12 +37,15 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """One execution on one provider, as the session's envelope names it.
 
     `provider_id` is the resource whose slot is held at the edge, empty for a legacy route, which
-    takes none. `generation` is the edge's, at dispatch.
+    takes none. `generation` is the edge's, at dispatch; `run_id` and `number` (1 for the first of
+    a run) are as well.
     """
 
     work: TunnelCall | RunCall
     provider_id: ProviderId = ProviderId("")
     generation: int = 0
+    run_id: str = ""
+    number: int = 0
 
 
 class RegistryInstalled(NamedTuple):

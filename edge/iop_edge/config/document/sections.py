@@ -124,7 +124,7 @@ class TelemetryDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
 
     EFFECTIVE: ClassVar[StructType] = effective.Telemetry
 
-    otlp_endpoint: Annotated[Url | None, Meta(description="OTLP collector to send to.")] = None
+    otlp_endpoint: Annotated[Url | None, Meta(description="OTLP/HTTP collector for traces.")] = None
 
 
 class ConsoleDocument(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
