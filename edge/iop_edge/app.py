@@ -227,7 +227,9 @@ class Edge:
         """By their section of the config, in the order in which they start."""
         config = self._config
         listeners = {
-            "metrics": HttpListener(self.metrics.app(), config.metrics.listen, limits=ADMIN_LIMITS),
+            "metrics": HttpListener(
+                self.metrics.router(), config.metrics.listen, limits=ADMIN_LIMITS
+            ),
             "admin": HttpListener(
                 self._admin,
                 config.admin.listen,
@@ -236,7 +238,7 @@ class Edge:
                 render=self._admin.render,
             ),
             "bootstrap": HttpListener(
-                self._bootstrap.app(),
+                self._bootstrap.router(),
                 config.bootstrap.listen,
                 limits=BOOTSTRAP_LIMITS,
                 tls=config.bootstrap.tls,

@@ -27,8 +27,8 @@ from iop_edge.refresh.receipt import Mode, Outcome, RefreshRecord, Status
 from iop_edge.runtime.node_hub import NodeView
 from iop_edge.runtime.usage import UsageRecord
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
-from iop_edge.serve.http.protocol import AsgiApp
-from iop_edge.serve.http.routes import Request, Route, Router
+from iop_edge.serve.http.request import Request
+from iop_edge.serve.http.routes import Route, Router
 
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _UPSTREAM_STATUS = "error:upstream_"
@@ -148,8 +148,8 @@ class EdgeMetrics:
         """Everything, in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def app(self) -> AsgiApp:
-        """An ASGI application that answers `GET /metrics`."""
+    def router(self) -> Router:
+        """Answers `GET /metrics`."""
         return Router([Route(method="GET", path="/metrics", handler=self._respond)])
 
     async def _respond(self, request: Request) -> None:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from iop_edge.config.effective import IngressLimits
 from iop_edge.serve.http.listener import HttpListener
-from iop_edge.serve.http.routes import Handler, Request, Route, Router
+from iop_edge.serve.http.request import Handler, Request
+from iop_edge.serve.http.routes import Route, Router
 
 
 class Answer(NamedTuple):

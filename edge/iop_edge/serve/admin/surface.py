@@ -34,8 +34,8 @@ from iop_edge.serve.admin.guard import refusal
 from iop_edge.serve.admin.shapes import EdgeStatus, NodeLine, PlanLine, Readiness, ResultLine
 from iop_edge.serve.admin.status import PoolViews, edge_status
 from iop_edge.serve.http.errors import JSON, Rendered, render_fault
-from iop_edge.serve.http.protocol import Receive, Scope, Send
-from iop_edge.serve.http.routes import Request, Route, Router
+from iop_edge.serve.http.request import Request
+from iop_edge.serve.http.routes import Route, Router
 from iop_shared.errors import Code, Fault
 
 ADMIN_LIMITS = IngressLimits(
@@ -70,7 +70,7 @@ class _Body(Struct, forbid_unknown_fields=True):
 
 
 class AdminSurface:
-    """An ASGI application. Serve it on loopback or a Unix socket, with `ADMIN_LIMITS`, `render`,
+    """A handler of requests. Serve it on loopback or a Unix socket, with `ADMIN_LIMITS`, `render`,
     and handlers that are not cancelled when their caller leaves.
 
     `readiness` is asked at each `GET /readyz`.
@@ -109,12 +109,11 @@ class AdminSurface:
             render=self.render,
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = refusal(scope["headers"], is_unix=self._is_unix)
+    async def __call__(self, request: Request) -> None:
+        refused = refusal(request.pairs, is_unix=self._is_unix)
         if refused is None:
-            await self._router(scope, receive, send)
+            await self._router(request)
             return
-        request = Request(scope, receive, send)
         await request.respond(403, self._failure(request.path, refused.code, refused.message))
 
     def render(
@@ -250,7 +249,7 @@ def _receipts(history: Sequence[RefreshRecord]) -> bytes:
 
 def _limit(request: Request) -> int:
     """`?limit=`: how many, at most what the ring holds."""
-    query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    query = parse_qs(request.query, keep_blank_values=True)
     given = query.get("limit", [str(DEFAULT_RUNS)])
     text = given[-1]
     if not (text.isascii() and text.isdigit() and len(text) <= 9) or int(text) < 1:

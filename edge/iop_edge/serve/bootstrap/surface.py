@@ -19,8 +19,8 @@ from iop_edge.config.effective import EffectiveConfig, IngressLimits
 from iop_edge.serve.bootstrap.artifacts import MANIFEST, ArtifactFolder, NoArtifacts
 from iop_edge.serve.bootstrap.join_line import SCRIPT, SCRIPT_PATH, NotJoinable, join_line
 from iop_edge.serve.http.errors import Rendered
-from iop_edge.serve.http.protocol import AsgiApp
-from iop_edge.serve.http.routes import Request, Route, Router
+from iop_edge.serve.http.request import Request
+from iop_edge.serve.http.routes import Route, Router
 from iop_shared.errors import Code, Fault
 
 BOOTSTRAP_LIMITS = IngressLimits(
@@ -41,7 +41,7 @@ class BootstrapSurface:
         self._config = config
         self._folder = ArtifactFolder(Path(config.bootstrap.artifact_dir))
 
-    def app(self) -> AsgiApp:
+    def router(self) -> Router:
         return Router(
             [
                 Route(method="GET", path="/", handler=self._line),

@@ -1,7 +1,7 @@
 """An HTTP listener: sockets, TLS, and connections that are bounded and drained.
 
-It decides where is listened and when connections end. It knows no route: an ASGI application is
-handed in. It takes no signal, writes no access log, and works on any event loop.
+It decides where is listened and when connections end. It knows no route: a handler is handed
+in. It takes no signal, writes no access log, and works on any event loop.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from traceback import extract_tb
 from types import TracebackType
-from typing import Any, Self, cast
-
-from uvicorn.config import Config
-from uvicorn.server import ServerState
+from typing import Self
 
 from iop_edge.config.effective import IngressLimits, Tls
 from iop_edge.serve.http import address as addresses
 from iop_edge.serve.http.address import ListenError
+from iop_edge.serve.http.connection import Connection
 from iop_edge.serve.http.errors import FaultRenderer, render_fault
-from iop_edge.serve.http.protocol import AsgiApp, BoundedHttpProtocol
+from iop_edge.serve.http.request import Handler
 from iop_shared import logs
 
 log = logs.get("http")
 
 
 class HttpListener:
-    """Serves an ASGI application on one address, within limits.
+    """Serves a handler of requests on one address, within limits.
 
     `address` is `host:port` (port 0 picks one), `[ipv6]:port`, `unix:/path` (mode `unix_mode`), or
     sockets that are bound already. Usable as `async with`; leaving it stops at once.
@@ -39,7 +37,7 @@ class HttpListener:
 
     def __init__(
         self,
-        app: AsgiApp,
+        handler: Handler,
         address: str | Sequence[socket.socket],
         *,
         limits: IngressLimits | None = None,
@@ -51,14 +49,15 @@ class HttpListener:
         self.limits = limits or IngressLimits()
         self.render = render
         self.cancels_when_caller_leaves = cancels_when_caller_leaves
+        self.handler = handler
         self.is_stopping = False
-        self._app = app
+        self.connections: set[Connection] = set()
+        """Those that are open, or whose handler has not ended."""
         self._given = address
         self._tls = tls
         self._unix_mode = unix_mode
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._state = ServerState()
         self._is_idle = asyncio.Event()
         self.bound: tuple[str, ...] = ()
         """The addresses that are listened on, once started."""
@@ -67,11 +66,6 @@ class HttpListener:
     def address(self) -> str:
         """The first bound address, as `host:port`, `[ipv6]:port` or `unix:/path`."""
         return self.bound[0]
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open now."""
-        return len(self._state.connections)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -93,24 +87,11 @@ class HttpListener:
             self._sockets = addresses.bind(self._given, unix_mode=self._unix_mode)
         else:
             self._sockets = list(self._given)
-        config = Config(
-            cast(Any, self._app),
-            http=BoundedHttpProtocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-        )
-        config.load()
         self.bound = tuple(addresses.bound_address(each) for each in self._sockets)
         handshake_s = self.limits.receive_timeout_ms / 1000
         for each in self._sockets:
             server = await loop.create_server(
-                lambda: BoundedHttpProtocol(config, self._state, self, loop),
+                lambda: Connection(self, loop),
                 sock=each,
                 ssl=context,
                 ssl_handshake_timeout=handshake_s if context else None,
@@ -129,30 +110,24 @@ class HttpListener:
         if isinstance(self._given, str):
             for each in self.bound:
                 addresses.remove_socket_file(each)
-        for connection in self._open():
+        for connection in list(self.connections):
             connection.drain()
-        if not self._has_work():
+        if not self.connections:
             return
         timer = asyncio.get_running_loop().call_later(grace_s, self._cut)
         try:
-            while self._has_work():
+            while self.connections:
                 self._is_idle.clear()
                 await self._is_idle.wait()
         finally:
             timer.cancel()
 
-    def _has_work(self) -> bool:
-        return bool(self._state.connections or self._state.tasks)
-
-    def _open(self) -> list[BoundedHttpProtocol]:
-        return cast("list[BoundedHttpProtocol]", list(self._state.connections))
-
     def _cut(self) -> None:
-        for connection in self._open():
+        for connection in list(self.connections):
             connection.abort()
 
     def connection_ended(self) -> None:
-        """A connection or a handler is done (called by the connections)."""
+        """A connection has been taken out of `connections`, by itself."""
         if self.is_stopping:
             self._is_idle.set()
 

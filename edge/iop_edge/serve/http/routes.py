@@ -1,4 +1,4 @@
-"""Requests and an exact router over raw ASGI.
+"""An exact router.
 
 It decides which handler a request goes to, and turns what the handler raises into a response in
 the surface's shape. It knows nothing of what the handlers do.
@@ -6,103 +6,17 @@ the surface's shape. It knows nothing of what the handlers do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from iop_edge.serve.http.errors import (
-    JSON,
-    FaultRenderer,
-    id_headers,
-    render_fault,
-    request_id_of,
-)
+from iop_edge.serve.http.errors import FaultRenderer, render_fault
 from iop_edge.serve.http.listener import origin_of
-from iop_edge.serve.http.protocol import Receive, Scope, Send
+from iop_edge.serve.http.request import CallerGoneError, Handler, Request
 from iop_shared import logs
 from iop_shared.errors import Code, Fault
 
 log = logs.get("http")
-
-ByteHeaders = Sequence[tuple[bytes, bytes]]
-
-
-class CallerGoneError(Exception):
-    """The caller left while its request was read. The router ends quietly on it."""
-
-
-class Request:
-    """One request, and the means to answer it. Header names are lower case bytes."""
-
-    __slots__ = (
-        "_receive",
-        "_send",
-        "has_started",
-        "headers",
-        "method",
-        "path",
-        "request_id",
-        "scope",
-        "tail",
-    )
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope = scope
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.request_id = request_id_of(self.headers)
-        self.tail = ""
-        """What follows the prefix of a route that takes one."""
-        self.has_started = False
-        """The response has begun, so its status can no longer change."""
-        self._receive = receive
-        self._send = send
-
-    async def body(self) -> bytes:
-        """The whole body; the listener has bounded its size and its time of arrival."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise CallerGoneError
-        first: bytes = message["body"]
-        if not message["more_body"]:
-            return first
-        parts = [first]
-        while message["more_body"]:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise CallerGoneError
-            parts.append(message["body"])
-        return b"".join(parts)
-
-    async def respond(
-        self, status: int, body: bytes, headers: ByteHeaders = ((b"content-type", JSON),)
-    ) -> None:
-        """Send a whole response; length and request id are added."""
-        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def start(self, status: int, headers: ByteHeaders) -> None:
-        """Begin a response of which `write` and `finish` send the body; the request id is added."""
-        self.has_started = True
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, *id_headers(self.request_id, self.path)],
-            }
-        )
-
-    def write(self, chunk: bytes) -> Awaitable[None]:
-        """Send a part of the body; waits while the caller does not read."""
-        return self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-
-    def finish(self, chunk: bytes = b"") -> Awaitable[None]:
-        """Send the last part of the body."""
-        return self._send({"type": "http.response.body", "body": chunk})
-
-
-Handler = Callable[[Request], Awaitable[None]]
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -120,7 +34,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 class Router:
-    """An ASGI application of exact routes, and prefixes tried in the given order."""
+    """A handler of exact routes, and of prefixes tried in the given order."""
 
     def __init__(self, routes: Iterable[Route], *, render: FaultRenderer = render_fault) -> None:
         self._render = render
@@ -135,8 +49,7 @@ class Router:
             if route.method == "GET":
                 methods.setdefault("HEAD", route)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
+    async def __call__(self, request: Request) -> None:
         try:
             await self._find(request).handler(request)
         except Fault as fault:

@@ -15,7 +15,7 @@ import msgspec
 from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS, CallerProtocol
 from iop_edge.serve.dialect.errors import Dialect
 from iop_edge.serve.dialect.request import MAX_MODEL_CHARS
-from iop_edge.serve.http.routes import Request
+from iop_edge.serve.http.request import Request
 from iop_shared.errors import SHAPES, Code
 
 PATH = "/openapi.json"

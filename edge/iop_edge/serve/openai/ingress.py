@@ -23,7 +23,8 @@ from iop_edge.serve.dialect.errors import error_event
 from iop_edge.serve.dialect.request import has_items, is_true, model_of, parse
 from iop_edge.serve.http.errors import new_id
 from iop_edge.serve.http.listener import origin_of
-from iop_edge.serve.http.routes import Request, Route
+from iop_edge.serve.http.request import Request
+from iop_edge.serve.http.routes import Route
 from iop_edge.serve.openai import description
 from iop_edge.serve.openai.models import ModelList, Snapshots
 from iop_edge.serve.openai.tokens import prompt_tokens

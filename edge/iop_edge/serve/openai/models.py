@@ -13,7 +13,7 @@ import msgspec
 
 from iop_edge.config.effective import EffectiveConfig
 from iop_edge.pool.catalog import Catalog
-from iop_edge.serve.http.routes import Request
+from iop_edge.serve.http.request import Request
 from iop_edge.serve.policy import Principals
 from iop_shared.errors import Code, Fault
 

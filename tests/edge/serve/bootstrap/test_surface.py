@@ -23,7 +23,7 @@ async def bootstrap(rig: Rig, folder: Path) -> AsyncIterator[Rig]:
     )
     surface = BootstrapSurface(config)
     async with HttpListener(
-        surface.app(), config.bootstrap.listen, limits=BOOTSTRAP_LIMITS, render=render_plain
+        surface.router(), config.bootstrap.listen, limits=BOOTSTRAP_LIMITS, render=render_plain
     ) as listener:
         surface.bootstrap_listens = listener.address
         rig.listener = listener

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from iop_edge.serve.http.routes import Request
+from iop_edge.serve.http.request import Request
 from tests.edge.serve.rig import Rig, echo, post
 
 CHUNKED = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n"
@@ -162,12 +162,12 @@ async def test_a_caller_that_pipelines_without_end_is_read_no_further(rig: Rig) 
     client.send(post(b"0"))
     async with asyncio.timeout(10):
         await has_begun.wait()
-        (connection,) = listener._open()
+        (connection,) = listener.connections
         for number in range(1, 20):
             client.send(post(b"%d" % number))
             await client.writer.drain()
             await asyncio.sleep(0)
-        while not connection.flow.read_paused:
+        while not connection.is_read_paused:
             await asyncio.sleep(0)
         may_end.set()
         assert [(await client.answer()).body for _ in range(20)] == [b"%d" % n for n in range(20)]

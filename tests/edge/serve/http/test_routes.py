@@ -1,32 +1,49 @@
 """Which handler a request goes to, and what comes back where none does."""
 
 import json
-from typing import Any
 
 import pytest
 
 from iop_edge.serve.http.errors import render_fault, request_id_of, retry_after_s
-from iop_edge.serve.http.routes import Request, Route, Router
+from iop_edge.serve.http.request import Request
+from iop_edge.serve.http.routes import Route, Router
 from iop_shared.errors import SHAPES, Code, Fault
 from tests.edge.serve.rig import Answer
+
+
+class Caller:
+    """A connection that keeps what is written to it."""
+
+    is_write_paused = False
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    async def writable(self) -> None:
+        raise AssertionError("it always is")
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def keeps_open_after(self, request: Request) -> bool:
+        return request.keeps_open
+
+    def want_body(self) -> None:
+        raise AssertionError("no body is needed here")
+
+    def answered(self, request: Request) -> None:
+        assert request.is_answered
 
 
 async def ask(
     router: Router, method: str, path: str, headers: list[tuple[bytes, bytes]] | None = None
 ) -> Answer:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"{}", "more_body": False}
-
-    scope = {"type": "http", "method": method, "path": path, "headers": headers or []}
-    await router(scope, receive, send)
-    start, body = sent
-    named = {name.decode(): value.decode() for name, value in start["headers"]}
-    return Answer(start["status"], named, body["body"])
+    caller = Caller()
+    await router(Request(caller, method=method, path=path, pairs=headers or []))
+    head, _, body = caller.written.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    named = dict(line.split(": ", 1) for line in lines[1:])
+    return Answer(int(lines[0].split(" ")[1]), named, body)
 
 
 async def name_itself(request: Request) -> None:

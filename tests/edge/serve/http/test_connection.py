@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from iop_edge.serve.http.routes import Request
+from iop_edge.serve.http.request import Request
 from tests.edge.serve.rig import Rig, echo, post
 
 
@@ -208,6 +208,8 @@ async def test_the_receipt_deadline_does_not_bound_the_answer(rig: Rig) -> None:
         b"x: a\x00b\r\n",
         b"x: a\r\n folded\r\n",
         b"transfer-encoding: chunked, identity\r\n",
+        b"host: y\r\n",
+        b"transfer-encoding: chunked\n\r\n",
     ],
 )
 async def test_an_ambiguous_or_broken_head_is_400(rig: Rig, head: bytes) -> None:
@@ -400,3 +402,121 @@ async def test_a_stop_lets_a_request_arrive_whole_and_then_closes(rig: Rig) -> N
     assert (await client.answer()).body == b"x" * 10
     async with asyncio.timeout(5):
         await stopping
+
+
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize(
+    "coding",
+    [
+        b"transfer-encoding: gzip, chunked\r\n",
+        b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n",
+    ],
+)
+async def test_a_coding_that_is_not_spoken_is_501(rig: Rig, coding: bytes) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    answer = await client.ask(
+        b"POST /v1/echo HTTP/1.1\r\nhost: x\r\n" + coding + b"\r\n2\r\n{}\r\n0\r\n\r\n"
+    )
+    assert (answer.status, answer.error()["code"]) == (501, "invalid_value")
+    assert await client.closed() == b""
+
+
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/echo HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/echo HTTP/2.0\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/echo HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"POST /v1/\xff HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
+    ],
+    ids=["no host", "HTTP/2", "chunks of HTTP/1.0", "a path that is no text"],
+)
+async def test_a_head_that_is_none_of_http_1_1_is_400(rig: Rig, head: bytes) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    assert (await client.ask(head)).status == 400
+    assert await client.closed() == b""
+
+
+async def test_a_target_may_be_a_whole_url(rig: Rig) -> None:
+    async def tell(request: Request) -> None:
+        await request.respond(200, f"{request.path}?{request.query}".encode())
+
+    await rig.listen(tell)
+    client = await rig.connect()
+    answer = await client.ask(b"POST http://x/v1/%65cho?a=1&b HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert answer.body == b"/v1/echo?a=1&b"
+
+
+async def test_nothing_is_served_behind_the_request_that_was_to_be_the_last(rig: Rig) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    client.send(post(b"last", extra=b"connection: close\r\n") + post(b"more"))
+    answer = await client.answer()
+    assert (answer.body, answer.headers["connection"]) == (b"last", "close")
+    assert await client.closed() == b""
+
+
+async def test_garbage_behind_a_request_is_refused_after_that_has_been_answered(rig: Rig) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Request) -> None:
+        has_begun.set()
+        await may_end.wait()
+        await request.respond(200, await request.body())
+
+    await rig.listen(wait)
+    client = await rig.connect()
+    client.send(post(b"whole") + b"garbage\r\n\r\n")
+    async with asyncio.timeout(10):
+        await has_begun.wait()
+    may_end.set()
+    assert (await client.answer()).body == b"whole"
+    assert (await client.answer()).status == 400
+    assert await client.closed() == b""
+
+
+async def test_a_refusal_of_a_pipelined_body_leaves_those_before_it_alone(rig: Rig) -> None:
+    handled: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def wait(request: Request) -> None:
+        await may_end.wait()
+        handled.append(await request.body())
+        await request.respond(200, handled[-1])
+
+    await rig.listen(wait, max_body_bytes=100)
+    client = await rig.connect()
+    chunked = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    client.send(post(b"whole") + chunked + b"65\r\n" + b"x" * 101 + b"\r\n0\r\n\r\n")
+    await client.writer.drain()
+    may_end.set()
+    assert (await client.answer()).body == b"whole"
+    assert (await client.answer()).status == 413
+    assert handled == [b"whole"]
+
+
+async def test_a_caller_that_still_sends_can_read_an_early_answer_that_is_the_last(
+    rig: Rig,
+) -> None:
+    async def unread(request: Request) -> None:
+        await request.respond(401, b"no")
+
+    await rig.listen(unread)
+    client = await rig.connect()
+    client.send(post(b"x" * 5_000_000, extra=b"connection: close\r\n"))
+    answer = await client.answer()
+    assert (answer.status, answer.headers["connection"]) == (401, "close")
+
+
+async def test_a_handler_that_answers_nothing_is_500(rig: Rig) -> None:
+    async def nothing(request: Request) -> None:
+        pass
+
+    await rig.listen(nothing)
+    client = await rig.connect()
+    answer = await client.ask(post())
+    assert (answer.status, answer.error()["code"]) == (500, "internal")
+    assert await client.closed() == b""

@@ -1,0 +1,543 @@
+"""One HTTP/1.1 connection of a caller, with every bound that the public internet asks for.
+
+httptools parses; this reads and writes around it. It bounds the size of the head (431) and of the
+body (413), the time in which a request has to arrive (408), the number of connections, and the
+time for which a caller may take no byte of its response. It refuses what two readers could read
+differently (400), and notices at once when a caller leaves. It never looks into a body and knows
+no path but for the shape of an error.
+
+One task a connection serves its requests, in their order. Time is bounded by one lazy deadline; a
+request that arrives in one piece costs no timer. The file is long because one connection is one
+state, and each bound looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+from urllib.parse import unquote
+
+import httptools
+
+from iop_edge.config.effective import IngressLimits
+from iop_edge.serve.http.deadline import Deadline
+from iop_edge.serve.http.errors import FaultRenderer
+from iop_edge.serve.http.refusal import UnknownCodingError, refusal_bytes
+from iop_edge.serve.http.request import Handler, Request
+from iop_shared.errors import Code, Fault
+
+KEEP_ALIVE_S = 75.0
+"""How long a connection may idle between two requests; longer than clients keep theirs."""
+
+LINGER_S = 2.0
+"""How long a refused caller may go on sending while it reads the refusal."""
+
+MIN_BODY_BYTES_PER_S = 65_536
+"""A body that arrives at least this fast is never cut for its size alone."""
+
+MAX_UNASKED_BYTES = 65_536
+"""So much of a body is taken in before its handler asks for it; then reading stops."""
+
+MAX_PIPELINED = 4
+"""So many requests that wait for the one before them are taken in; then reading stops."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ConnectionOwner(Protocol):
+    """What a connection asks of its listener."""
+
+    limits: IngressLimits
+    render: FaultRenderer
+    handler: Handler
+    cancels_when_caller_leaves: bool
+    is_stopping: bool
+    connections: set[Connection]
+    """Those that are open, or whose handler has not ended."""
+
+    def connection_ended(self) -> None:
+        """One has been taken out of `connections`."""
+        ...
+
+    def handler_failed(self, error: Exception) -> None: ...
+
+
+class _RefusedError(Exception):
+    """Ends a parse from inside a callback; the fault stands on the connection."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection within `IngressLimits`. One request at a time; pipelined ones wait."""
+
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
+        self._loop = loop
+        self._limits = owner.limits
+        self._receive_timeout_s = owner.limits.receive_timeout_ms / 1000
+        self._write_timeout_s = owner.limits.write_timeout_ms / 1000
+        self._parser = httptools.HttpRequestParser(self)
+        self._deadline = Deadline(loop, self._on_deadline)
+        self._transport: asyncio.Transport
+
+        # What is being read: a head, then the body of `_incoming`.
+        self._url = b""
+        self._pairs: list[tuple[bytes, bytes]] = []
+        self._is_receiving = False
+        self._incoming: Request | None = None
+        self._raw_head_bytes = 0
+        self._chunk_bytes = 0
+        self._has_progressed = False
+        self._body_bytes = 0
+        self._body_bytes_at_check = 0
+        self._wants_continue = False
+        self._has_last = False
+        """No further request is taken: the caller has said that the last one is the last."""
+
+        # What is being answered: the first of these, by the task.
+        self._requests: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+
+        self._refusal: Fault | None = None
+        self._is_refused = False
+        self._is_lost = False
+        self.is_read_paused = False
+        self.is_write_paused = False
+        self._writable: asyncio.Future[None] | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0
+
+    # --- connection -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
+        self._transport = transport
+        if len(self._owner.connections) >= self._limits.max_connections:
+            self._refuse_connection()
+            return
+        self._owner.connections.add(self)
+        self._deadline.within(self._receive_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._deadline.close()
+        self.resume_writing()
+        for request in self._requests:
+            request.leave()
+        self._cancel_handler()
+        self._wake()
+        # It holds methods of this object, which would otherwise wait for the collector.
+        del self._parser
+        if self._task is None:
+            self._ended()
+
+    def eof_received(self) -> None:
+        """A caller that ends its side is gone: the transport closes, the handler is cancelled."""
+        self._deadline.within(self._write_timeout_s)
+
+    def drain(self) -> None:
+        """Let the requests that have begun end, take no further one, and close."""
+        if not self._requests and not self._is_receiving:
+            self._close()
+
+    def abort(self) -> None:
+        """Close at once; a request in progress is cancelled."""
+        self._transport.abort()
+
+    def _close(self) -> None:
+        self._transport.close()
+        self._deadline.within(self._write_timeout_s)
+
+    def _linger(self) -> None:
+        """Close once the caller had time to read: what it still sends would otherwise take the
+        answer away from it."""
+        self._is_refused = True
+        self._resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        has_more = self._transport.get_write_buffer_size() > 0
+        self._deadline.within(self._write_timeout_s if has_more else LINGER_S)
+
+    def _ended(self) -> None:
+        self._owner.connections.discard(self)
+        self._owner.connection_ended()
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused or self._has_last:
+            return
+        was_in_body = self._incoming is not None
+        self._chunk_bytes = len(data)
+        self._has_progressed = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_without_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            if not self._has_last:
+                malformed = Fault(Code.INVALID_VALUE, "the request is not valid HTTP/1.1")
+                self._refuse(self._refusal or malformed)
+            return
+        if not self._is_receiving:
+            return
+        is_beside_body = was_in_body and not self._has_progressed
+        if is_beside_body or not (self._incoming is not None or was_in_body):
+            # A header that has not ended yet was not reported yet, so its bytes are counted raw.
+            # So is what stands in a body without being of it: extensions of chunks, trailers.
+            self._raw_head_bytes += len(data)
+            if self._raw_head_bytes > self._limits.max_header_bytes:
+                self._refuse(self._head_too_large())
+                return
+        if not self._deadline.is_set:
+            self._deadline.within(self._receive_timeout_s)
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """No other protocol is spoken here, but the request itself is served.
+
+        The parser takes what follows such a head for that other protocol, the body included, so
+        the head is read again without the wish.
+        """
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(Fault(Code.INVALID_VALUE, "this is no proxy"))
+            return
+        version = self._parser.get_http_version().encode("ascii")
+        lines = [method, b" ", self._url, b" HTTP/", version, b"\r\n"]
+        for name, value in self._pairs:
+            if name == b"connection":
+                value = b"close" if b"close" in value.lower() else b"keep-alive"
+            if name != b"upgrade":
+                lines += (name, b": ", value, b"\r\n")
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join((*lines, b"\r\n", rest)))
+
+    # --- called by the parser ---------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._has_last:
+            raise _RefusedError
+        self._url = b""
+        self._pairs = []
+        self._has_progressed = True
+        self._is_receiving = True
+        self._incoming = None
+        self._raw_head_bytes = 0
+        self._body_bytes = self._body_bytes_at_check = 0
+        self._deadline.clear()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer must not overrule the head, by which a proxy or the edge itself has judged.
+        if self._incoming is None:
+            self._pairs.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        if parser.should_upgrade():
+            return
+        if self._raw_head_bytes + self._chunk_bytes > self._limits.max_header_bytes:
+            # What came may be more than the head, so it is counted exactly.
+            head = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
+            if head > self._limits.max_header_bytes:
+                self._end_parse(self._head_too_large())
+        path, query = self._target()
+        version = parser.get_http_version()
+        request = Request(
+            self,
+            method=parser.get_method().decode("ascii"),
+            path=path,
+            query=query,
+            pairs=self._pairs,
+            keeps_open=version == "1.1" and parser.should_keep_alive(),
+            is_http_1_0=version == "1.0",
+        )
+        self._judge(request, version)
+        self._raw_head_bytes = 0
+        self._incoming = request
+        self._requests.append(request)
+        if len(self._requests) > MAX_PIPELINED + 1:
+            self._pause_reading()
+        elif self._task is None:
+            self._task = self._loop.create_task(self._serve())
+            # Not at the end of the task: one that is cancelled before it began never ends.
+            self._task.add_done_callback(self._on_served)
+        else:
+            self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        request = self._incoming
+        assert request is not None
+        self._has_progressed = True
+        self._raw_head_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.max_body_bytes:
+            self._end_parse(self._body_too_large(self._body_bytes))
+        request.arrived(body)
+        if self._body_bytes > MAX_UNASKED_BYTES and not (request.is_awaited or request.is_answered):
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        request = self._incoming
+        if request is None:
+            return  # an upgrade: this head is read again
+        self._is_receiving = False
+        self._incoming = None
+        self._has_last = not request.keeps_open
+        self._deadline.clear()
+        request.complete()
+        if len(self._requests) <= MAX_PIPELINED + 1:
+            # A caller who leaves is noticed only while it is read from.
+            self._resume_reading()
+        if not self._requests:
+            self._rest()
+
+    def _target(self) -> tuple[str, str]:
+        """Path and query of what is asked for."""
+        url = self._url
+        if url.startswith(b"/") and b"#" not in url:
+            raw, _, query = url.partition(b"?")
+        else:
+            parsed = httptools.parse_url(url)
+            raw, query = parsed.path or b"/", parsed.query or b""
+        path = raw.decode("ascii")
+        return unquote(path) if "%" in path else path, query.decode("latin-1")
+
+    def _judge(self, request: Request, version: str) -> None:
+        """Refuse a head that the next reader of it could understand in another way."""
+        headers = request.headers
+        coding = headers.get(b"transfer-encoding")
+        hosts = int(b"host" in headers)
+        if len(headers) != len(request.pairs):
+            names = [name for name, _ in request.pairs]
+            hosts = names.count(b"host")
+            if names.count(b"transfer-encoding") > 1:
+                coding = b""
+        if version == "1.1" and hosts != 1:
+            self._end_parse(Fault(Code.INVALID_VALUE, "a request of HTTP/1.1 names one Host"))
+        if version not in ("1.0", "1.1"):
+            self._end_parse(Fault(Code.INVALID_VALUE, "only HTTP/1.1 is spoken here"))
+        if coding is not None and version == "1.0":
+            self._end_parse(Fault(Code.INVALID_VALUE, "HTTP/1.0 knows no Transfer-Encoding"))
+        if coding is not None and coding.lower() != b"chunked":
+            self._end_parse(UnknownCodingError())
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self._limits.max_body_bytes:
+            self._end_parse(self._body_too_large(int(length)))
+        expected = headers.get(b"expect")
+        self._wants_continue = expected is not None and expected.lower() == b"100-continue"
+
+    def _end_parse(self, fault: Fault) -> None:
+        self._refusal = fault
+        raise _RefusedError
+
+    def _head_too_large(self) -> Fault:
+        limit = self._limits.max_header_bytes
+        return Fault(Code.HEADERS_TOO_LARGE, f"the request head is over {limit} bytes")
+
+    def _body_too_large(self, actual: int) -> Fault:
+        limit = self._limits.max_body_bytes
+        return Fault(
+            Code.REQUEST_TOO_LARGE, f"the body has {actual} bytes or more; the limit is {limit}"
+        )
+
+    # --- handling ---------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Handle one request after the other, for as long as the connection lasts."""
+        while not self._is_lost:
+            if not self._requests:
+                self._next = self._loop.create_future()
+                await self._next
+                continue
+            if not await self._handle(self._requests[0]):
+                return
+            self._requests.popleft()
+            self._resume_reading()
+            if self._requests:
+                continue
+            if self._is_refused:
+                self._write_refusal()
+                return
+            if not self._is_receiving:
+                self._rest()
+
+    async def _handle(self, request: Request) -> bool:
+        """Whether the connection may go on after it."""
+        try:
+            await self._owner.handler(request)
+        except asyncio.CancelledError:
+            request.leave()
+            if not self._is_refused:  # else the refusal is still to be read
+                self._transport.abort()
+            return False
+        except Exception as error:
+            self._owner.handler_failed(error)
+        if request.is_answered:
+            return request.keeps_open
+        if not request.is_gone:
+            self._end_unanswered(request)
+        return False
+
+    def _end_unanswered(self, request: Request) -> None:
+        request.leave()
+        if request.has_started:
+            # A body that ends here must not look whole.
+            self._transport.abort()
+        else:
+            self._refusal = Fault(Code.INTERNAL, "the request could not be handled")
+            self._write_refusal()
+
+    def _on_served(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.result()
+        if self._is_lost:
+            self._ended()
+
+    def _wake(self) -> None:
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
+
+    def _cancel_handler(self) -> None:
+        """The caller of the request in progress is gone. After the last byte of the answer its
+        handler only puts its things away, and is let."""
+        if (
+            self._task is not None
+            and self._requests
+            and not self._requests[0].is_answered
+            and self._owner.cancels_when_caller_leaves
+        ):
+            self._task.cancel()
+
+    def _rest(self) -> None:
+        """One request is over and the next has not begun."""
+        if self._owner.is_stopping:
+            self._close()
+        else:
+            self._deadline.within(KEEP_ALIVE_S)
+
+    # --- asked for by requests ----------------------------------------------------------------
+
+    def want_body(self) -> None:
+        if self._wants_continue and not self._transport.is_closing():
+            self._wants_continue = False
+            self._transport.write(_CONTINUE)
+        self._resume_reading()
+
+    def keeps_open_after(self, request: Request) -> bool:
+        is_last = self._owner.is_stopping and len(self._requests) == 1
+        return request.keeps_open and not is_last
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    async def writable(self) -> None:
+        if self.is_write_paused:
+            self._writable = self._loop.create_future()
+            await self._writable
+
+    def answered(self, request: Request) -> None:
+        if not request.keeps_open:
+            if request.is_whole:
+                self._close()
+            else:
+                self._linger()
+        else:
+            self._resume_reading()
+
+    # --- refusing ---------------------------------------------------------------------------
+
+    def _refuse(self, fault: Fault) -> None:
+        """Answer a request that is none, after those before it, and close once the caller had
+        time to read it."""
+        self._is_refused = True
+        self._refusal = fault
+        self._deadline.clear()
+        request = self._incoming
+        if request is not None and request.is_answered:
+            # It was answered before all of it had come, and is not answered twice.
+            self._close()
+            return
+        if request is not None and request is not self._requests[0]:
+            self._requests.remove(request)
+            request = None
+        if request is None:
+            if not self._requests:
+                self._write_refusal()
+            return
+        request.leave()
+        self._cancel_handler()
+        if request.has_started:
+            self._transport.abort()
+        else:
+            self._write_refusal()
+
+    def _write_refusal(self) -> None:
+        assert self._refusal is not None
+        # A head that was not read to its end may still have said where it goes.
+        path, headers = self._url.decode("latin-1"), dict(self._pairs)
+        self._transport.write(refusal_bytes(self._owner.render, self._refusal, path, headers))
+        self._linger()
+
+    def _refuse_connection(self) -> None:
+        self._is_refused = True
+        limit = self._limits.max_connections
+        fault = Fault(Code.QUEUE_FULL, f"{limit} connections are open, which is the limit")
+        self._transport.write(refusal_bytes(self._owner.render, fault, "", {}))
+        self._close()
+
+    # --- time and flow ------------------------------------------------------------------------
+
+    def _on_deadline(self) -> None:
+        if self._is_refused or self._transport.is_closing():
+            self._transport.abort()
+        elif not self._is_receiving:
+            self._close()
+        elif self.is_read_paused or self._arrives_fast_enough():
+            self._body_bytes_at_check = self._body_bytes
+            self._deadline.within(self._receive_timeout_s)
+        else:
+            limit = self._limits.receive_timeout_ms
+            self._refuse(
+                Fault(Code.REQUEST_TIMEOUT, f"the request did not arrive within {limit} ms")
+            )
+
+    def _arrives_fast_enough(self) -> bool:
+        arrived = self._body_bytes - self._body_bytes_at_check
+        is_in_body = self._incoming is not None
+        return is_in_body and arrived >= MIN_BODY_BYTES_PER_S * self._receive_timeout_s
+
+    def _pause_reading(self) -> None:
+        if not self.is_read_paused:
+            self.is_read_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self.is_read_paused:
+            self.is_read_paused = False
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._write_timer = self._loop.call_later(self._write_timeout_s, self._on_write_stall)
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def _on_write_stall(self) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent >= self._unsent_bytes:
+            self._transport.abort()
+            return
+        self._unsent_bytes = unsent
+        self._write_timer = self._loop.call_later(self._write_timeout_s, self._on_write_stall)
