@@ -19,6 +19,8 @@ from typing import Self
 HEALTHY = b"connected\n"
 UNHEALTHY = b"not connected\n"
 
+SHARED_MEMORY = "/dev/shm"
+
 LOCK_TRIES = 5
 LOCK_PAUSE_S = 0.02
 
@@ -26,8 +28,16 @@ LOCK_PAUSE_S = 0.02
 def state_path(edge_address: str, token: str) -> Path:
     """Where the node of this address and token keeps its state."""
     name = hashlib.sha256(f"{edge_address}\0{token}".encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or _temporary())
     return folder / f"iop-node-{os.getuid()}-{name}.state"
+
+
+def _temporary() -> str:
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        # Nothing can be written to, as in a container whose root is read-only; memory still can.
+        return SHARED_MEMORY
 
 
 class StateFile:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def test_a_second_node_of_one_token_leaves_the_first_ones_word_alone(tmp_path: P
 def test_a_folder_that_cannot_be_written_to_costs_the_check_alone(tmp_path: Path) -> None:
     with StateFile(tmp_path / "not" / "there" / "state") as state:
         state.write(is_healthy=True)
+
+
+@pytest.mark.req("OPS-2", "OPS-3")
+def test_where_no_folder_can_be_written_to_memory_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_folder() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "gettempdir", no_folder)
+    assert state_path("edge:1", "t" * 32).parent == Path("/dev/shm")
 
 
 @pytest.mark.req("SEC-1")
