@@ -58,13 +58,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.repeats, options.seconds = 2, 0.7
-    names = list(dict.fromkeys(["direct", *options.only]))
+    names = list(dict.fromkeys(options.only))
     with (
         tempfile.TemporaryDirectory() as folder,
-        measure.mock_upstream(Path(folder)) as upstream,
-        measure.contenders(names, Path(folder), upstream, _say) as running,
         measure.load() as driver,
+        measure.mock_upstream(Path(folder)) as upstream,
+        measure.contenders(names, Path(folder), upstream, driver, _say) as (running, absent),
     ):
+        running = {peers.DIRECT: upstream, **running}
         samples = measure.rounds(
             running,
             driver,
@@ -74,6 +75,7 @@ def main() -> None:
             say=_say,
         )
         held = measure.memory(running)
+    names = list(running)
     _summary(samples, names)
     print("\nmemory, MiB (peak resident, proportional now)")
     for name, one in held.items():

@@ -20,6 +20,8 @@ import msgspec
 import uvloop
 
 from bench.speed.answers import CHUNKS, DONE, Kind, plain_answer, request_body
+from bench.speed.processes import cpu_s
+from bench.speed.running import CALLER_TOKEN
 
 _LEAST_PLAIN = len(plain_answer()) // 2
 """A proxy may write an answer anew in fewer bytes, never in half of them."""
@@ -28,24 +30,30 @@ _GIVE_UP_S = 60.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to send where. It ends after `seconds`, once what is in flight has come."""
+    """What to send where, for so long.
+
+    An order counts every answer from its first byte to the last one in flight, and the CPU of
+    `processes` over the same time. A `steady` one counts neither until all its requests are in
+    flight, stops at the stroke, and leaves the rest: for what would only be blurred at both ends.
+    """
 
     port: int
     kind: Kind
     in_flight: int
     seconds: float
-    path: str = "/v1/chat/completions"
-    token: str = "bench"  # what a caller shows in `Authorization`
+    headers: dict[str, str] = {}  # besides those that every caller sends
+    processes: dict[str, list[int]] = {}
+    steady: bool = False
 
 
 class Figures(msgspec.Struct, frozen=True):
     """What came: whole answers, and times in milliseconds. `error` tells why there is nothing."""
 
-    requests: int
-    took_s: float
-    p50_ms: float
-    p99_ms: float
-    first_byte_p50_ms: float
+    requests: int = 0
+    cpu_s: dict[str, float] = {}
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    first_byte_p50_ms: float = 0.0
     error: str | None = None
 
 
@@ -53,19 +61,41 @@ class Wrong(Exception):
     """An answer that is not the one that is due."""
 
 
+class Course:
+    """One order under way: what has come so far, and when it is over."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.until = float("inf")
+        self.times: list[tuple[float, float]] = []
+        """Seconds to the end and to the first byte, of each whole answer."""
+
+    def begin(self) -> None:
+        self.times.clear()
+        self.until = perf_counter() + self.order.seconds
+
+    def cpu_s(self) -> dict[str, float]:
+        return {name: cpu_s(pids) for name, pids in self.order.processes.items()}
+
+
 class Caller(asyncio.Protocol):
     """One kept connection that sends its next request as soon as the last is answered."""
 
-    def __init__(self, order: Order, until: float, requests: list[tuple[float, float]]) -> None:
+    def __init__(self, course: Course) -> None:
+        order = course.order
         body = request_body(order.kind)
-        self._request = (
-            f"POST {order.path} HTTP/1.1\r\nHost: 127.0.0.1:{order.port}\r\n"
-            f"Authorization: Bearer {order.token}\r\nContent-Type: application/json\r\n"
-            f"Accept: */*\r\nContent-Length: {len(body)}\r\n\r\n"
-        ).encode() + body
+        headers = {
+            "Host": f"127.0.0.1:{order.port}",
+            "Authorization": f"Bearer {CALLER_TOKEN}",
+            "Accept": "*/*",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **order.headers,
+        }
+        lines = ["POST /v1/chat/completions HTTP/1.1", *map(": ".join, headers.items()), "", ""]
+        self._request = "\r\n".join(lines).encode() + body
         self._is_plain = order.kind == "plain"
-        self._until = until
-        self._requests = requests
+        self._course = course
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
 
@@ -82,7 +112,7 @@ class Caller(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._end(Wrong(str(error)))
+            self.end(Wrong(str(error)))
 
     def _send(self) -> None:
         assert self._transport is not None
@@ -101,22 +131,22 @@ class Caller(asyncio.Protocol):
         body = b"".join(self._pieces)
         status = self._parser.get_status_code()
         if status != 200 or not self._is_whole(body):
-            self._end(Wrong(f"status {status}, {len(body)} bytes: {body[:200]!r}"))
+            self.end(Wrong(f"status {status}, {len(body)} bytes: {body[:200]!r}"))
             return
-        self._requests.append((now - self._began, self._first - self._began))
-        if now >= self._until:
-            self._end()
+        self._course.times.append((now - self._began, self._first - self._began))
+        if now >= self._course.until:
+            self.end()
         elif self._parser.should_keep_alive():
             self._send()
         else:
-            self._end(Wrong("the connection is not kept alive"))
+            self.end(Wrong("the connection is not kept alive"))
 
     def _is_whole(self, body: bytes) -> bool:
         if self._is_plain:
             return len(body) >= _LEAST_PLAIN
         return body.rstrip().endswith(DONE.rstrip()) and body.count(b"data: ") >= CHUNKS
 
-    def _end(self, error: Exception | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         assert self._transport is not None
         if not self.ended.done():
             if error is None:
@@ -129,27 +159,40 @@ class Caller(asyncio.Protocol):
 async def run(order: Order) -> Figures:
     """Carry out one order. Never raises for what the other end does."""
     loop = asyncio.get_running_loop()
-    requests: list[tuple[float, float]] = []
-    began = perf_counter()
+    course = Course(order)
     callers: list[Caller] = []
+    before = course.cpu_s()
     try:
+        if not order.steady:
+            course.begin()
         for _ in range(order.in_flight):
             _, caller = await loop.create_connection(
-                lambda: Caller(order, began + order.seconds, requests), "127.0.0.1", order.port
+                lambda: Caller(course), "127.0.0.1", order.port
             )
             callers.append(caller)
-        async with asyncio.timeout(order.seconds + _GIVE_UP_S):
-            await asyncio.gather(*(caller.ended for caller in callers))
+        ended = asyncio.gather(*(caller.ended for caller in callers))
+        if order.steady:
+            before = course.cpu_s()
+            course.begin()
+            await asyncio.wait([ended], timeout=order.seconds)
+            if ended.done():
+                await ended
+            ended.cancel()
+        else:
+            async with asyncio.timeout(order.seconds + _GIVE_UP_S):
+                await ended
+        used = {name: now - before[name] for name, now in course.cpu_s().items()}
     except (OSError, Wrong) as error:
-        return Figures(0, 0.0, 0.0, 0.0, 0.0, error=str(error) or type(error).__name__)
+        return Figures(error=str(error) or type(error).__name__)
     finally:
         for caller in callers:
-            caller._end()
-    took_s = perf_counter() - began
-    whole, first = (sorted(times) for times in zip(*requests, strict=True))
+            caller.end()
+    if not course.times:
+        return Figures(error="no answer came in time")
+    whole, first = (sorted(times) for times in zip(*course.times, strict=True))
     return Figures(
-        requests=len(requests),
-        took_s=took_s,
+        requests=len(whole),
+        cpu_s=used,
         p50_ms=quantile(whole, 0.5) * 1e3,
         p99_ms=quantile(whole, 0.99) * 1e3,
         first_byte_p50_ms=quantile(first, 0.5) * 1e3,

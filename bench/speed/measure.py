@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from bench.speed import peers, processes
+from bench.speed import installs, peers, processes
 from bench.speed.load import Figures, Order
-from bench.speed.peers import Running
+from bench.speed.running import Running
 from bench.speed.shapes import SHAPES, Memory, Sample
-from demo.processes import ROOT, Group
+from demo.processes import ROOT, Group, StartFailed
 
-_WARM_UP_S = 0.4
+_WARM_UP_S = 0.8
 Say = Callable[[str], None]
 
 
@@ -56,30 +56,42 @@ def load() -> Iterator[Load]:
 
 
 @contextmanager
-def mock_upstream(folder: Path) -> Iterator[int]:
-    """The mock upstream's port."""
+def mock_upstream(folder: Path) -> Iterator[Running]:
+    """The mock upstream, which is a contender too: what all others are later than."""
     group = Group(folder / "upstream")
     try:
-        yield int(group.start_announced("upstream", "bench.speed.upstream")["port"])
+        port = group.start_announced("upstream", "bench.speed.upstream")["port"]
+        yield Running(int(port), {"upstream": group.processes[0].pid})
     finally:
         group.stop()
 
 
 @contextmanager
 def contenders(
-    names: Sequence[str], folder: Path, upstream: int, say: Say
-) -> Iterator[dict[str, Running]]:
-    """All of them before the upstream; those that cannot be had are named and left out."""
+    names: Sequence[str], folder: Path, upstream: Running, driver: Load, say: Say
+) -> Iterator[tuple[dict[str, Running], dict[str, str]]]:
+    """All of them before the upstream, warm; and of those that are left out, why."""
     with ExitStack() as stack:
-        running = {}
+        running, absent = {}, {}
         for name in names:
             group = Group(folder / name)
             stack.callback(group.stop)
             try:
-                running[name] = peers.STARTS[name](group, upstream)
-            except peers.Absent as why:
+                started = peers.STARTS[name](group, upstream.port)
+                warm_up(driver, name, started)
+                running[name] = started
+            except (installs.Absent, StartFailed, Failed) as why:
+                if name in peers.OURS:
+                    raise
+                absent[name] = str(why)
                 say(f"{name} is left out: {why}")
-        yield running
+        yield running, absent
+
+
+def warm_up(driver: Load, name: str, running: Running) -> None:
+    """A little of every kind. Raises Failed where an answer is not the one that is due."""
+    for kind in ("plain", "burst", "paced"):
+        _one(driver, name, Order(running.port, kind, 16, _WARM_UP_S, running.headers))
 
 
 def rounds(
@@ -96,9 +108,6 @@ def rounds(
     Raises Failed for an answer that is not the one that is due.
     """
     names = list(running)
-    for name in names:
-        for kind in sorted({SHAPES[shape].kind for shape in shapes}):
-            _one(driver, name, running[name], Order(running[name].port, kind, 8, _WARM_UP_S))
     samples = []
     for number in range(repeats):
         first = number % len(names)
@@ -115,27 +124,26 @@ def measure(
 ) -> Sample:
     """One contender under one shape, once."""
     kind, in_flight = SHAPES[shape]
-    order = Order(running.port, kind, in_flight, seconds, running.path)
-    parts = {part: [pid] for part, pid in running.parts.items()}
-    pids = running.pids
-    before, before_parts = processes.cpu_s(pids), {p: processes.cpu_s(parts[p]) for p in parts}
-    figures = _one(driver, name, running, order)
-    used_s = processes.cpu_s(pids) - before
-    used_parts = {p: processes.cpu_s(parts[p]) - before_parts[p] for p in parts}
+    figures = _one(
+        driver,
+        name,
+        Order(running.port, kind, in_flight, seconds, running.headers, running.families),
+    )
+    each_us = {part: used / figures.requests * 1e6 for part, used in figures.cpu_s.items()}
     return Sample(
         contender=name,
         shape=shape,
         round=number,
         requests=figures.requests,
-        cpu_us=used_s / figures.requests * 1e6,
-        parts_us={part: used / figures.requests * 1e6 for part, used in used_parts.items()},
+        cpu_us=sum(each_us.values()),
+        parts_us=each_us,
         p50_ms=figures.p50_ms,
         p99_ms=figures.p99_ms,
         first_byte_ms=figures.first_byte_p50_ms,
     )
 
 
-def _one(driver: Load, name: str, running: Running, order: Order) -> Figures:
+def _one(driver: Load, name: str, order: Order) -> Figures:
     try:
         return driver.run(order)
     except Failed as failed:
@@ -143,11 +151,10 @@ def _one(driver: Load, name: str, running: Running, order: Order) -> Figures:
 
 
 def memory(running: Mapping[str, Running]) -> dict[str, Memory]:
-    """What each holds now and has held at most, in contenders that are processes of their own."""
+    """What each holds now and has held at most."""
     return {
-        name: Memory(processes.peak_mib(pids), processes.pss_mib(pids))
+        name: Memory(processes.peak_mib(one.pids), processes.pss_mib(one.pids))
         for name, one in running.items()
-        if (pids := one.pids)
     }
 
 

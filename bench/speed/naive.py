@@ -1,25 +1,27 @@
-"""What one would write in an afternoon: a one-process proxy of aiohttp, with a token to show.
+"""What one would write in an afternoon: a one-process proxy of aiohttp.
 
 python -m bench.speed.naive UPSTREAM      prints {"port": …} and serves until it is ended
+
+It asks for a token and relays what comes, on asyncio's own loop, as `web.run_app` runs it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 
-import uvloop
 from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 
-TOKEN = "bench"
+from bench.speed.running import CALLER_TOKEN
+
 UPSTREAM = web.AppKey("UPSTREAM", ClientSession)
 
 
 async def relay(request: web.Request) -> web.StreamResponse:
-    if not hmac.compare_digest(request.headers.get("Authorization", ""), f"Bearer {TOKEN}"):
+    if not hmac.compare_digest(request.headers.get("Authorization", ""), f"Bearer {CALLER_TOKEN}"):
         return web.json_response({"error": {"message": "invalid token"}}, status=401)
     body, headers = await request.read(), {"Content-Type": request.content_type}
     async with request.app[UPSTREAM].post(request.path, data=body, headers=headers) as answer:
@@ -37,7 +39,7 @@ async def relay(request: web.Request) -> web.StreamResponse:
         return response
 
 
-async def _main(upstream: int) -> None:
+def main(upstream: int) -> None:
     async def session(app: web.Application) -> AsyncIterator[None]:
         async with ClientSession(
             f"http://127.0.0.1:{upstream}",
@@ -49,13 +51,10 @@ async def _main(upstream: int) -> None:
     app = web.Application()
     app.cleanup_ctx.append(session)
     app.router.add_post("/v1/chat/completions", relay)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    print(json.dumps({"port": runner.addresses[0][1]}), flush=True)
-    await asyncio.Event().wait()
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    web.run_app(app, sock=listener, print=None)
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(int(sys.argv[1])))
+    main(int(sys.argv[1]))

@@ -1,44 +1,20 @@
 """Who takes part: each a name and a way to start it before the mock upstream.
 
-What has to be fetched is fetched by `installs`; one that cannot be had here says so in a word and
-is left out. Every contender gets a folder and an environment of its own, and shares nothing.
+Every contender gets a folder of its own and shares nothing but the upstream. One that cannot be had
+here raises `installs.Absent` and is left out.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from bench.speed import processes, site
+from bench.speed import others, site
+from bench.speed.running import Running
 from demo.processes import Group
-
-
-class Absent(Exception):
-    """It cannot be had here. Says why, in a word."""
-
-
-@dataclass(frozen=True)
-class Running:
-    """A contender that answers: where, and the processes whose cost is its cost."""
-
-    port: int
-    parts: dict[str, int] = field(default_factory=dict)  # each process by a short name: its pid
-    path: str = "/v1/chat/completions"
-
-    @property
-    def pids(self) -> list[int]:
-        """All its processes now, those that its own have started among them."""
-        return processes.family(self.parts.values())
-
 
 Start = Callable[[Group, int], Running]
 """Given its group and the upstream's port. Raises Absent or StartFailed."""
-
-
-def direct(group: Group, upstream: int) -> Running:
-    """No proxy at all: what the others' latency is measured from."""
-    return Running(upstream)
 
 
 def iop(group: Group, upstream: int) -> Running:
@@ -59,5 +35,19 @@ def naive(group: Group, upstream: int) -> Running:
     return Running(announced["port"], {"naive": group.processes[0].pid})
 
 
-STARTS: dict[str, Start] = {"direct": direct, "iop": iop, "floor": floor, "naive": naive}
+DIRECT = "direct"
+"""No proxy at all: the upstream itself."""
+
+OURS = ("iop", "floor")
+"""Those whose failure is ours and ends the bench; another's only leaves that one out."""
+
+STARTS: dict[str, Start] = {
+    "iop": iop,
+    "floor": floor,
+    "nginx": others.nginx,
+    "vllm-router": others.vllm_router,
+    "naive": naive,
+    "portkey": others.portkey,
+    "litellm": others.litellm,
+}
 """In the order in which they are measured and shown."""

@@ -13,8 +13,8 @@ _PROC = Path("/proc")
 _CPUCLOCK_SCHED = 2
 
 
-def family(pids: Iterable[int]) -> list[int]:
-    """These processes and all that descend from them now."""
+def family(root: int) -> list[int]:
+    """This process and all that descend from it now."""
     children: dict[int, list[int]] = {}
     for stat in _PROC.glob("[0-9]*/stat"):
         try:
@@ -23,7 +23,7 @@ def family(pids: Iterable[int]) -> list[int]:
             continue
         children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
     found: list[int] = []
-    waiting = list(pids)
+    waiting = [root]
     while waiting:
         pid = waiting.pop()
         found.append(pid)

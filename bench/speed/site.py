@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from bench.speed.answers import MODEL
+from bench.speed.running import CALLER_TOKEN
 from demo.processes import Group
 from demo.site import Site
 
-CALLER_TOKEN = "bench"
 CAPACITY = 256
 """Of each provider: more than any load here has in flight, so that nothing waits for a slot."""
 
