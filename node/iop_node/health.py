@@ -19,7 +19,7 @@ from typing import Self
 HEALTHY = b"connected\n"
 UNHEALTHY = b"not connected\n"
 
-SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where no other folder can be written to
 
 LOCK_TRIES = 5
 LOCK_PAUSE_S = 0.02
