@@ -2,9 +2,8 @@
 
     python -m bench.refresh_nodes [--nodes 1000] [--providers 1] [--rounds 10] [--json]
 
-One process is the edge, another holds all node sessions over loopback, each with a channel of its
-own, and acknowledges whatever it is sent at once: what is measured is the edge and the wire, and
-not how long a thousand machines take to build registries on one. The rounds alternate between an
+One process is the edge, another holds all node sessions over loopback (bench.idle_nodes) and
+acknowledges whatever it is sent at once. The rounds alternate between an
 apply that changes every node's payload and one bare message to every node with one back, so that
 both meet the same disturbances; given are medians over the rounds.
 
@@ -21,11 +20,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import hashlib
 import json
 import os
-import random
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -37,115 +33,22 @@ from typing import Any
 
 import uvloop
 
+from bench import idle_nodes
 from demo.processes import free_ports
-from iop.runtime_pb2 import NodeConfigAnswer, NodeConfigPayload, NodeReport
 from iop_edge import app
 from iop_edge.config.load import load
 from iop_edge.runtime.reloader import RefreshRequest
 from iop_edge.runtime.sources import read_sources
 from iop_edge.runtime.undisturbed import settle
-from iop_node.adapters.base import Responder
-from iop_node.core.backoff import Backoff
-from iop_node.link.dialer import Dialer
-from iop_node.runtime.router import Attempt
 from iop_shared import logs
-from iop_shared.session.flow import WindowBudget
 
 KEY = b"one key for the bench"
-STARTING_AT_ONCE = 50
-
-
-def token_of(number: int) -> str:
-    return f"iop_node_{number:08x}_{'b' * 32}"
 
 
 def config(port: int, nodes: int, capacity: int, providers: int) -> bytes:
-    """Every node with one adapter, so that a change of `capacity` changes every payload."""
-    document = {
-        "server": {"listen": f"127.0.0.1:{port}"},
-        "bootstrap": {"listen": "127.0.0.1:0"},
-        "admin": {"listen": "127.0.0.1:0"},
-        "metrics": {"listen": "127.0.0.1:0"},
-        "models": [{"id": "m", "providers": {"p0.0": "served"}}],
-        "nodes": [
-            {
-                "id": f"n{number}",
-                "token": {"sha256": hashlib.sha256(token_of(number).encode()).hexdigest()},
-                "adapters": [
-                    {"key": "main", "type": "openai_compat", "base_url": "http://127.0.0.1:9"}
-                ],
-                "providers": [
-                    {
-                        "id": f"p{number}.{one}",
-                        "type": "vllm",
-                        "category": "local_inference",
-                        "adapter": "main",
-                        "models": ["served"],
-                        "capacity": capacity,
-                    }
-                    for one in range(providers)
-                ],
-            }
-            for number in range(nodes)
-        ],
-    }
-    return json.dumps(document).encode()
-
-
-# --- the nodes' process -----------------------------------------------------------------------
-
-
-class Ports:
-    """A node that is done with every payload at once."""
-
-    async def execute(self, attempt: Attempt, out: Responder) -> None:
-        raise NotImplementedError
-
-    async def apply(
-        self, payload: NodeConfigPayload, *, boot_id: str, is_welcome: bool
-    ) -> NodeConfigAnswer:
-        return NodeConfigAnswer(
-            generation=payload.generation,
-            is_acknowledged=True,
-            effective_generation=payload.generation,
-        )
-
-    def report(self) -> NodeReport:
-        return NodeReport()
-
-    def connected(self, is_connected: bool) -> None:
-        pass
-
-
-async def hold(nodes: int, port: int) -> None:
-    """Hold all sessions until the standard input ends."""
-    logs.configure("error", "json")
-    dialers = [
-        Dialer(
-            address=f"127.0.0.1:{port}",
-            token=token_of(number),
-            credentials=None,
-            instance_id=f"holder-{number}",
-            version="bench",
-            ports=Ports(),
-            backoff=Backoff(random.random, cap_s=2.0),
-            budget=WindowBudget(),
-            effective_generation=lambda: 0,
-        )
-        for number in range(nodes)
-    ]
-    running = []
-    for number, dialer in enumerate(dialers):
-        running.append(asyncio.create_task(dialer.run()))
-        if number % STARTING_AT_ONCE == 0:
-            await asyncio.sleep(0.1)
-    await asyncio.to_thread(sys.stdin.read)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-
-
-# --- the edge's process -----------------------------------------------------------------------
+    at = {name: {"listen": "127.0.0.1:0"} for name in ("bootstrap", "admin", "metrics")}
+    at["server"] = {"listen": f"127.0.0.1:{port}"}
+    return idle_nodes.config(at, nodes, capacity=capacity, providers=providers)
 
 
 class Standstill:
@@ -204,13 +107,7 @@ async def edge_with_nodes(
             gc.collect()
             before = rss_kb()
             holder = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "bench.refresh_nodes",
-                "--hold",
-                str(nodes),
-                str(port),
-                stdin=asyncio.subprocess.PIPE,
+                *idle_nodes.command(nodes, port), stdin=asyncio.subprocess.PIPE
             )
             try:
                 await until(
@@ -308,13 +205,7 @@ def main() -> None:
     parser.add_argument("--providers", type=int, default=1, help="of each node")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", action="store_true", dest="as_json")
-    parser.add_argument(
-        "--hold", nargs=2, type=int, metavar=("NODES", "PORT"), help=argparse.SUPPRESS
-    )
     options = parser.parse_args()
-    if options.hold:
-        uvloop.run(hold(*options.hold))
-        return
     figures = uvloop.run(measure(options.nodes, options.rounds, options.providers))
     if options.as_json:
         print(json.dumps(figures))

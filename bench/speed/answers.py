@@ -1,4 +1,4 @@
-"""The three answers of the bench: what the mock upstream sends, and what the load expects of it.
+"""The answers of the bench: what the mock upstream sends, and what the load expects of it.
 
 Both ends take them from here, so that neither can drift from the other. A request names the answer
 it wants in its one message, which every proxy relays. The shapes are those of vLLM and its like.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 from typing import Literal, get_args
 
-Kind = Literal["plain", "burst", "paced"]
+Kind = Literal["plain", "burst", "paced", "held", "large"]
+"""A completion; a stream at once; one a piece at a time; one that stays open after its first piece;
+one of very many bytes, as fast as they are read."""
+
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MODEL = "bench"
@@ -20,17 +23,18 @@ PACE_S = 0.005
 """Between two pieces of a paced stream."""
 
 DONE = b"data: [DONE]\n\n"
+LARGE_EVENT_BYTES = 16 * 1024
 _WORDS = "the quick brown fox jumps over a lazy dog and goes on to the next hill "
 _PROMPT = "Please go on with this story, and leave nothing out. " * 8
 _ID = {"id": "chatcmpl-0123456789abcdef", "created": 1_700_000_000, "model": MODEL}
 _USAGE = {"prompt_tokens": 96, "completion_tokens": CHUNKS, "total_tokens": 96 + CHUNKS}
 
 
-def request_body(kind: Kind) -> bytes:
+def request_body(kind: Kind, large_bytes: int = 0) -> bytes:
     """A chat request of about half a kilobyte that the mock upstream answers in this way."""
     asked = {
         "model": MODEL,
-        "messages": [{"role": "user", "content": f"[{kind}] {_PROMPT}"}],
+        "messages": [{"role": "user", "content": f"[{kind}] {large_bytes} {_PROMPT}"}],
         "max_tokens": 256,
         "temperature": 0.7,
     }
@@ -45,6 +49,10 @@ def kind_of(body: bytes) -> Kind:
         if b"[%b]" % kind.encode() in body:
             return kind
     raise ValueError("the request names none of the bench's answers")
+
+
+def large_bytes_of(body: bytes) -> int:
+    return int(body.partition(b"[large] ")[2].split(b" ", 1)[0])
 
 
 def plain_answer() -> bytes:
@@ -80,6 +88,11 @@ def stream_pieces() -> list[bytes]:
         )
     pieces.append(_event([], usage=_USAGE) + DONE)
     return pieces
+
+
+def large_piece() -> bytes:
+    """One of the events that a large answer is made of."""
+    return _event([{"index": 0, "delta": {"content": "x" * LARGE_EVENT_BYTES}}])
 
 
 def _event(choices: list[dict[str, object]], **more: object) -> bytes:

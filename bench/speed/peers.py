@@ -17,12 +17,6 @@ Start = Callable[[Group, int], Running]
 """Given its group and the upstream's port. Raises Absent or StartFailed."""
 
 
-def iop(group: Group, upstream: int) -> Running:
-    made = site.start(group, upstream)
-    assert made.edge is not None
-    return Running(made.ports.openai, {"edge": made.edge.pid, "node": made.nodes["a"].pid})
-
-
 def floor(group: Group, upstream: int) -> Running:
     edge = group.start_announced("edge", "bench.speed.floor_edge")
     command = [sys.executable, "-m", "bench.speed.floor_node", str(edge["grpc"]), str(upstream)]
@@ -42,7 +36,7 @@ OURS = ("iop", "floor")
 """Those whose failure is ours and ends the bench; another's only leaves that one out."""
 
 STARTS: dict[str, Start] = {
-    "iop": iop,
+    "iop": site.start,
     "floor": floor,
     "nginx": others.nginx,
     "vllm-router": others.vllm_router,

@@ -46,6 +46,11 @@ def peak_mib(pids: Iterable[int]) -> float:
     return sum(_kib(_PROC / str(pid) / "status", "VmHWM:") for pid in pids) / 1024
 
 
+def resident_mib(pids: Iterable[int]) -> float:
+    """What each holds resident now, added up."""
+    return sum(_kib(_PROC / str(pid) / "status", "VmRSS:") for pid in pids) / 1024
+
+
 def pss_mib(pids: Iterable[int]) -> float:
     """What they hold now; a page that several processes share counts once among them."""
     return sum(_kib(_PROC / str(pid) / "smaps_rollup", "Pss:") for pid in pids) / 1024

@@ -7,12 +7,14 @@ providers of one model. All else, the log's level and the metrics among it, is a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
 
 from bench.speed.answers import MODEL
-from bench.speed.running import CALLER_TOKEN
+from bench.speed.running import CALLER_TOKEN, Running
 from demo.processes import Group
 from demo.site import Site
 
@@ -20,7 +22,14 @@ CAPACITY = 256
 """Of each provider: more than any load here has in flight, so that nothing waits for a slot."""
 
 
-def config(site: Site, upstream: int, *, providers: int = 2) -> dict[str, Any]:
+def config(
+    site: Site,
+    upstream: int,
+    *,
+    providers: int = 2,
+    capacity: int = CAPACITY,
+    pending: int | None = None,
+) -> dict[str, Any]:
     """A document of one node with so many providers, all of which serve the bench's model."""
     named = [f"p{number}" for number in range(providers)]
     listeners = site.listeners()
@@ -31,12 +40,7 @@ def config(site: Site, upstream: int, *, providers: int = 2) -> dict[str, Any]:
             "principal_ref": "bench",
         }
     ]
-    adapter = {
-        "key": "vllm",
-        "type": "openai_compat",
-        "base_url": f"http://127.0.0.1:{upstream}",
-    }
-    return {
+    document = {
         **listeners,
         "usage": {"file": str(site.group.folder / "usage.jsonl")},
         "models": [{"id": MODEL, "providers": dict.fromkeys(named, MODEL)}],
@@ -44,7 +48,13 @@ def config(site: Site, upstream: int, *, providers: int = 2) -> dict[str, Any]:
             {
                 "id": "a",
                 "token": {"sha256": site.token_sha256("a")},
-                "adapters": [adapter],
+                "adapters": [
+                    {
+                        "key": "vllm",
+                        "type": "openai_compat",
+                        "base_url": f"http://127.0.0.1:{upstream}",
+                    }
+                ],
                 "providers": [
                     {
                         "id": provider,
@@ -52,20 +62,32 @@ def config(site: Site, upstream: int, *, providers: int = 2) -> dict[str, Any]:
                         "category": "local_inference",
                         "adapter": "vllm",
                         "models": [MODEL],
-                        "capacity": CAPACITY,
+                        "capacity": capacity,
                     }
                     for provider in named
                 ],
             }
         ],
     }
+    if pending is not None:
+        document["provider_pool"] = {"max_queue": pending, "queue_timeout_ms": 0}
+    return document
 
 
-def start(group: Group, upstream: int, *, providers: int = 2) -> Site:
+def start(group: Group, upstream: int, **of_config: int) -> Running:
     """One edge and one node before the upstream, connected. Raises StartFailed."""
     site = Site(group)
-    site.config.write_text(yaml.safe_dump(config(site, upstream, providers=providers)))
-    site.start_edge()
-    site.start_node("a")
+    site.config.write_text(yaml.safe_dump(config(site, upstream, **of_config)))
+    edge = site.start_edge()
+    node = site.start_node("a")
     site.wait_connected("a")
-    return site
+    return Running(site.ports.openai, {"edge": edge.pid, "node": node.pid})
+
+
+@contextmanager
+def running(group: Group, upstream: int, **of_config: int) -> Iterator[Running]:
+    """The same, until the block ends."""
+    try:
+        yield start(group, upstream, **of_config)
+    finally:
+        group.stop()

@@ -43,6 +43,7 @@ _HEAD = (
 )
 _PIECES = [_chunk(piece) for piece in answers.stream_pieces()]
 _END = b"0\r\n\r\n"
+_LARGE = _chunk(answers.large_piece())
 _BURST = _HEAD + b"".join(_PIECES) + _END
 _FIRST, *_NEXT = [_HEAD + _PIECES[0], *_PIECES[1:-2], _PIECES[-2] + _PIECES[-1] + _END]
 """What a paced stream writes at each of its moments: as many as it has pieces of content."""
@@ -55,7 +56,8 @@ class Upstream(asyncio.Protocol):
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
         self._body = b""
-        self._url = b""
+        self._left = 0  # bytes of a large answer that are still to be written
+        self._is_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -64,10 +66,7 @@ class Upstream(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_message_begin(self) -> None:
-        self._body = self._url = b""
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
+        self._body = b""
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -86,6 +85,12 @@ class Upstream(asyncio.Protocol):
             self._transport.write(_PLAIN)
         elif kind == "burst":
             self._transport.write(_BURST)
+        elif kind == "held":
+            self._transport.write(_FIRST)
+        elif kind == "large":
+            self._transport.write(_FIRST)
+            self._left = answers.large_bytes_of(self._body)
+            self._write_large()
         else:
             self._transport.write(_FIRST)
             self._go_on(0, self._loop.time() + PACE_S)
@@ -99,6 +104,21 @@ class Upstream(asyncio.Protocol):
         self._transport.write(_NEXT[at])
         if at + 1 < len(_NEXT):
             self._go_on(at + 1, due + PACE_S)
+
+    def _write_large(self) -> None:
+        while self._left > 0 and not self._is_paused and not self._transport.is_closing():
+            self._transport.write(_LARGE)
+            self._left -= answers.LARGE_EVENT_BYTES
+        if self._left <= 0:
+            self._transport.write(_NEXT[-1])
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._left > 0:
+            self._write_large()
 
 
 async def serve(port: int = 0) -> asyncio.Server:
