@@ -21,16 +21,22 @@ class ChatStream(RunAnswer):
 
     def __init__(self, *, model: str, run_id: str, created: int, includes_usage: bool) -> None:
         super().__init__(RunResult(run_id))
+        self._model = model
         self._includes_usage = includes_usage
+        self._usage_field = b',"usage":null' if includes_usage else b""
+        self._run_id = run_id
+        self.go_on(None, created, has_begun=False)
+
+    def go_on(self, answer_id: str | None, created: int, *, has_begun: bool) -> None:
+        """Be the rest of an answer, which may have an id. `has_begun`: its role has been told."""
         head = {
-            "id": f"chatcmpl-{run_id}",
+            "id": answer_id or f"chatcmpl-{self._run_id}",
             "object": "chat.completion.chunk",
             "created": created,
-            "model": model,
+            "model": self._model,
         }
         self._head = b"data: " + _encode(head)[:-1]
-        self._usage_field = b',"usage":null' if includes_usage else b""
-        self._has_begun = False
+        self._has_begun = has_begun
 
     def _tell(self, event: RunEvent) -> bytes:
         kind = event.WhichOneof("event")
@@ -45,11 +51,15 @@ class ChatStream(RunAnswer):
 
     def end(self) -> bytes:
         self._result.require_finish()
-        last = self._chunk({}, self._result.finish_reason)
-        if self._includes_usage:
-            usage = _encode(_usage(self._result))
-            last += self._head + b',"choices":[],"usage":' + usage + b"}\n\n"
-        return last + b"data: [DONE]\n\n"
+        return self._chunk({}, self._result.finish_reason) + self.tail()
+
+    def tail(self) -> bytes:
+        """What follows the finish."""
+        done = b"data: [DONE]\n\n"
+        if not self._includes_usage:
+            return done
+        usage = _encode(_usage(self._result))
+        return b"".join((self._head, b',"choices":[],"usage":', usage, b"}\n\n", done))
 
     def _call(self, event: RunEvent) -> dict[str, Any]:
         delta = event.tool_call_delta

@@ -36,6 +36,17 @@ class MessageStream(RunAnswer):
         self._blocks = 0
         self._has_begun = False
 
+    def go_on(self, blocks: int, open_kind: str | None) -> None:
+        """Be the rest of a message that has begun and has so many blocks that are closed.
+
+        `open_kind` is the type of the block that is open after them: text goes on in a text block,
+        thinking in a thinking block.
+        """
+        self._has_begun = True
+        self._blocks = blocks
+        is_mine = open_kind in ("text", "thinking")
+        self._open = None if open_kind is None else (open_kind, 0 if is_mine else -1)
+
     def _tell(self, event: RunEvent) -> bytes:
         kind = event.WhichOneof("event")
         if kind == "text_delta":
@@ -68,9 +79,13 @@ class MessageStream(RunAnswer):
                 self._begin(),
                 self._close_block(),
                 _event("message_delta", {"delta": delta, "usage": _usage(result)}),
-                _event("message_stop", {}),
+                self.tail(),
             )
         )
+
+    def tail(self) -> bytes:
+        """What follows the finish."""
+        return _event("message_stop", {})
 
     def _begin(self) -> bytes:
         if self._has_begun:

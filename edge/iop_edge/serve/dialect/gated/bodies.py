@@ -1,0 +1,165 @@
+"""What a whole answer says, in the three caller protocols: told in the order of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from iop_edge.gate.evidence import Said
+from iop_edge.serve.dialect.gated.listeners import (
+    CHAT_FINISHES,
+    MESSAGE_FINISHES,
+    RESPONSE_FINISHES,
+)
+from iop_edge.serve.dialect.json_value import NOT_JSON
+
+T = TypeVar("T")
+
+
+class _Function(Struct):
+    name: str = ""
+    arguments: str | None = None
+
+
+class _Call(Struct):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _ChatMessage(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct):
+    message: _ChatMessage | None = None
+    finish_reason: str | None = None
+
+
+class _Chat(Struct):
+    choices: list[_Choice] | None = None
+
+
+class _Part(Struct):
+    type: str = ""
+    text: str = ""
+
+
+class _Item(Struct):
+    type: str = ""
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class _Details(Struct):
+    reason: str | None = None
+
+
+class _Response(Struct):
+    output: list[Raw] | None = None
+    status: str | None = None
+    incomplete_details: _Details | None = None
+
+
+class _Block(Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: Raw = Raw(b"{}")
+
+
+class _Message(Struct):
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+
+
+BodySays = Callable[[bytes], tuple[Said, ...]]
+"""What a body says; nothing where it is of a form that is not known. Never raises."""
+
+
+def chat_says(body: bytes) -> tuple[Said, ...]:
+    answer = _decoded(body, _Chat)
+    if answer is None or not answer.choices:
+        return ()
+    choice = answer.choices[0]
+    message = choice.message or _ChatMessage()
+    calls = [
+        Said(
+            "tool_call",
+            (call.function.arguments or "") if call.function else "",
+            index,
+            call.id or "",
+            call.function.name if call.function else "",
+        )
+        for index, call in enumerate(message.tool_calls or ())
+    ]
+    finish = CHAT_FINISHES.get(choice.finish_reason or "", "stop")
+    reasoning = message.reasoning_content or message.reasoning or ""
+    return _all_of(reasoning, message.content or "", calls, finish)
+
+
+def response_says(body: bytes) -> tuple[Said, ...]:
+    answer = _decoded(body, _Response)
+    if answer is None or answer.status not in ("completed", "incomplete"):
+        return ()
+    reasoning: list[str] = []
+    content: list[str] = []
+    calls: list[Said] = []
+    for index, raw in enumerate(answer.output or ()):
+        item = _decoded(raw, _Item) or _Item()
+        parts = [part.text for part in item.content or () if part.type != "refusal"]
+        if item.type == "reasoning":
+            reasoning += parts or [part.text for part in item.summary or ()]
+        elif item.type == "message":
+            content += parts
+        elif item.type == "function_call":
+            calls.append(Said("tool_call", item.arguments, index, item.call_id, item.name))
+    finish = "tool_calls" if calls else "stop"
+    if answer.status == "incomplete":
+        details = answer.incomplete_details or _Details()
+        finish = RESPONSE_FINISHES.get(details.reason or "", "length")
+    return _all_of("".join(reasoning), "".join(content), calls, finish)
+
+
+def message_says(body: bytes) -> tuple[Said, ...]:
+    answer = _decoded(body, _Message)
+    if answer is None or answer.content is None:
+        return ()
+    blocks = answer.content
+    calls = [
+        Said(
+            "tool_call", bytes(block.input).decode("utf-8", "replace"), index, block.id, block.name
+        )
+        for index, block in enumerate(blocks)
+        if block.type == "tool_use"
+    ]
+    return _all_of(
+        "".join(block.thinking for block in blocks if block.type == "thinking"),
+        "".join(block.text for block in blocks if block.type == "text"),
+        calls,
+        MESSAGE_FINISHES.get(answer.stop_reason or "", "stop"),
+    )
+
+
+def _all_of(reasoning: str, content: str, calls: list[Said], finish: str) -> tuple[Said, ...]:
+    said = [Said("reasoning", reasoning)] if reasoning else []
+    if content:
+        said.append(Said("content", content))
+    return (*said, *calls, Said("finish", finish))
+
+
+def _decoded(body: bytes | Raw, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except NOT_JSON:
+        return None

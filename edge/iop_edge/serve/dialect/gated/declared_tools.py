@@ -1,0 +1,73 @@
+"""The functions that a caller declares, and the schemas of their arguments (GATE-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from iop_edge.runtime.work import Surface
+from iop_edge.serve.dialect.json_value import NOT_JSON
+from iop_edge.serve.dialect.request import Members
+
+T = TypeVar("T")
+_NOT_GIVEN = Raw()
+
+
+class _Function(Struct):
+    name: str
+    parameters: Raw = _NOT_GIVEN
+
+
+class _ChatTool(Struct):
+    function: _Function
+    type: str = "function"
+
+
+class _ResponsesTool(Struct):
+    type: str
+    name: str
+    parameters: Raw = _NOT_GIVEN
+
+
+class _MessagesTool(Struct):
+    name: str
+    input_schema: Raw = _NOT_GIVEN
+    type: str | None = None
+
+
+def tool_schemas(members: Members, surface: Surface) -> Mapping[str, bytes]:
+    """By a function's name the literal of its schema. What is no function, or has no schema, is
+    not in it, and what is malformed is the upstream's to refuse."""
+    found: dict[str, bytes] = {}
+    for raw in _decoded(members.get("tools", _NOT_GIVEN), list[Raw]) or ():
+        name, schema = _declared(raw, surface)
+        literal = bytes(schema)
+        if literal.startswith((b"{", b"true", b"false")):
+            found[name] = literal
+    return found
+
+
+def _declared(raw: Raw, surface: Surface) -> tuple[str, Raw]:
+    if surface == "chat":
+        chat = _decoded(raw, _ChatTool)
+        if chat is not None and chat.type == "function":
+            return chat.function.name, chat.function.parameters
+    elif surface == "responses":
+        response = _decoded(raw, _ResponsesTool)
+        if response is not None and response.type == "function":
+            return response.name, response.parameters
+    else:
+        message = _decoded(raw, _MessagesTool)
+        if message is not None and message.type in (None, "custom"):
+            return message.name, message.input_schema
+    return "", _NOT_GIVEN
+
+
+def _decoded(raw: Raw, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except NOT_JSON:
+        return None

@@ -1,0 +1,331 @@
+"""What each event of a relayed stream says, in the three caller protocols.
+
+A listener stands where the observer of a stream stands, and has one of its own for everything that
+the gate does not weigh: usage, the terminal marker, events of unusual forms. The pieces of text
+that a stream mostly consists of are decoded once, here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw, Struct
+
+from iop_edge.gate.evidence import Said
+from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.generated import GeneratedText
+from iop_edge.serve.dialect.json_value import NOT_JSON
+from iop_edge.serve.dialect.observers import (
+    AnswerObserver,
+    ChatObserver,
+    MessagesObserver,
+    ResponsesObserver,
+)
+
+_NOTHING = Raw()
+
+CHAT_FINISHES: Mapping[str, str] = {
+    "stop": "stop", "length": "length", "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}  # fmt: skip
+MESSAGE_FINISHES: Mapping[str, str] = {
+    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls",
+    "refusal": "content_filter", "model_context_window_exceeded": "length",
+}  # fmt: skip
+RESPONSE_FINISHES: Mapping[str, str] = {
+    "max_output_tokens": "length", "content_filter": "content_filter",
+}  # fmt: skip
+
+
+class Listener(ABC):
+    """An observer of a stream, in front of the protocol's own one, that tells what was said.
+
+    `said` is what events said since the list was last emptied.
+    """
+
+    __slots__ = ("_observer", "said")
+
+    def __init__(self, observer: AnswerObserver) -> None:
+        self._observer = observer
+        self.said: list[Said] = []
+
+    @property
+    def model_path(self) -> tuple[str, ...]:
+        return self._observer.model_path
+
+    @property
+    def usage(self) -> ReportedUsage:
+        return self._observer.usage
+
+    @property
+    def generated(self) -> GeneratedText:
+        return self._observer.generated
+
+    @property
+    def is_ended(self) -> bool:
+        return self._observer.is_ended
+
+    @property
+    def has_failed(self) -> bool:
+        return self._observer.has_failed
+
+    def whole(self, body: bytes) -> bytes:
+        return self._observer.whole(body)
+
+    @abstractmethod
+    def event(self, payload: bytes) -> bytes:
+        """As the observer's; what the event says is put on the list."""
+
+
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(Struct, gc=False):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    index: int = 0
+
+
+class _Chunk(Struct, gc=False):
+    model: Raw = _NOTHING
+    usage: Raw = _NOTHING
+    error: Raw = _NOTHING
+    choices: list[_Choice] | None = None
+
+
+class _Item(Struct, gc=False):
+    type: str = ""
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class _Details(Struct, gc=False):
+    reason: str | None = None
+
+
+class _Response(Struct, gc=False):
+    incomplete_details: _Details | None = None
+
+
+class _ResponsesEvent(Struct, gc=False):
+    type: str = ""
+    delta: str | None = None
+    output_index: int = 0
+    item: _Item | None = None
+    response: _Response | None = None
+
+
+class _BlockDelta(Struct, gc=False):
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Block(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: Raw = _NOTHING
+
+
+class _MessagesEvent(Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    delta: _BlockDelta | None = None
+    content_block: _Block | None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk).decode
+_responses_event = msgspec.json.Decoder(_ResponsesEvent).decode
+_messages_event = msgspec.json.Decoder(_MessagesEvent).decode
+
+
+class ChatListener(Listener):
+    """Chunks of a chat completion. Only the first choice speaks."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        super().__init__(ChatObserver())
+        self._calls: list[str] = []
+
+    def event(self, payload: bytes) -> bytes:
+        try:
+            chunk = _chunk(payload)
+        except NOT_JSON:
+            return self._observer.event(payload)
+        choices = chunk.choices
+        if choices is None or len(choices) != 1 or _is_given(chunk.usage) or _is_given(chunk.error):
+            name = self._observer.event(payload)
+            for choice in choices or ():
+                self._hear(choice)
+            return name
+        choice = choices[0]
+        delta = choice.delta
+        if delta is not None:
+            add = self._observer.generated.add
+            if delta.content:
+                add(delta.content)
+            if delta.reasoning_content or delta.reasoning:
+                add(delta.reasoning_content or delta.reasoning or "")
+            if delta.refusal:
+                add(delta.refusal)
+            for call in delta.tool_calls or ():
+                if call.function is not None:
+                    add(call.function.name or "")
+                    add(call.function.arguments or "")
+        self._hear(choice)
+        literal = bytes(chunk.model)
+        return literal if literal.startswith(b'"') else b""
+
+    def _hear(self, choice: _Choice) -> None:
+        if choice.index:
+            return
+        delta, said = choice.delta, self.said
+        if delta is not None:
+            reasoning = delta.reasoning_content or delta.reasoning
+            if reasoning:
+                said.append(Said("reasoning", reasoning))
+            if delta.content:
+                said.append(Said("content", delta.content))
+            for call in delta.tool_calls or ():
+                self._hear_call(call)
+        if choice.finish_reason:
+            said.append(Said("finish", CHAT_FINISHES.get(choice.finish_reason, "stop")))
+
+    def _hear_call(self, call: _ToolCall) -> None:
+        calls, index = self._calls, call.index
+        if index is None:
+            # Some servers number no calls; one that has a new id is a new one.
+            is_new = not calls or (call.id and call.id != calls[-1])
+            index = len(calls) if is_new else len(calls) - 1
+        if index >= len(calls):
+            calls.append(call.id or "")
+        function = call.function or _Function()
+        self.said.append(
+            Said("tool_call", function.arguments or "", index, call.id or "", function.name or "")
+        )
+
+
+class ResponsesListener(Listener):
+    """Events of a response. A call has the index of its output item."""
+
+    __slots__ = ("_calls",)
+    _KINDS: Mapping[str, str] = {
+        "response.output_text.delta": "content",
+        "response.reasoning_text.delta": "reasoning",
+        "response.reasoning_summary_text.delta": "reasoning",
+        "response.function_call_arguments.delta": "tool_call",
+    }
+
+    def __init__(self) -> None:
+        super().__init__(ResponsesObserver())
+        self._calls: dict[int, bool] = {}
+
+    def event(self, payload: bytes) -> bytes:
+        try:
+            event = _responses_event(payload)
+        except NOT_JSON:
+            return self._observer.event(payload)
+        kind = self._KINDS.get(event.type)
+        if kind is not None and event.delta is not None:
+            self._observer.generated.add(event.delta)
+            if kind == "content":
+                self.said.append(Said("content", event.delta))
+            elif kind == "reasoning":
+                self.said.append(Said("reasoning", event.delta))
+            else:
+                self._calls[event.output_index] = True
+                self.said.append(Said("tool_call", event.delta, event.output_index))
+            return b""
+        name = self._observer.event(payload)
+        self._hear(event)
+        return name
+
+    def _hear(self, event: _ResponsesEvent) -> None:
+        item, index = event.item, event.output_index
+        if event.type == "response.output_item.added":
+            if item is not None and item.type == "function_call":
+                self._calls[index] = False
+                self.said.append(Said("tool_call", "", index, item.call_id, item.name))
+        elif event.type == "response.output_item.done":
+            # Not every server tells the arguments in fragments before it tells them whole.
+            if item is not None and item.type == "function_call" and not self._calls.get(index):
+                self._calls[index] = True
+                self.said.append(Said("tool_call", item.arguments, index, item.call_id, item.name))
+        elif event.type == "response.completed":
+            self.said.append(Said("finish", "tool_calls" if self._calls else "stop"))
+        elif event.type == "response.incomplete":
+            details = event.response.incomplete_details if event.response else None
+            reason = (details.reason if details else None) or ""
+            self.said.append(Said("finish", RESPONSE_FINISHES.get(reason, "length")))
+
+
+class MessagesListener(Listener):
+    """Events of a message. A call has the index of its block."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        super().__init__(MessagesObserver())
+        self._calls: set[int] = set()
+
+    def event(self, payload: bytes) -> bytes:
+        try:
+            event = _messages_event(payload)
+        except NOT_JSON:
+            return self._observer.event(payload)
+        delta = event.delta
+        if event.type == "content_block_delta" and delta is not None:
+            self._observer.generated.add(delta.text or delta.thinking or delta.partial_json or "")
+            if delta.text:
+                self.said.append(Said("content", delta.text))
+            elif delta.thinking:
+                self.said.append(Said("reasoning", delta.thinking))
+            elif delta.partial_json and event.index in self._calls:
+                self.said.append(Said("tool_call", delta.partial_json, event.index))
+            return b""
+        name = self._observer.event(payload)
+        if event.type == "content_block_start" and event.content_block is not None:
+            self._hear_block(event.content_block, event.index)
+        elif event.type == "message_delta" and delta is not None and delta.stop_reason:
+            self.said.append(Said("finish", MESSAGE_FINISHES.get(delta.stop_reason, "stop")))
+        return name
+
+    def _hear_block(self, block: _Block, index: int) -> None:
+        if block.type == "tool_use":
+            self._calls.add(index)
+            given = bytes(block.input)
+            # An empty object stands for what the fragments will tell.
+            arguments = given.decode("utf-8", "replace") if len(given) > 2 else ""
+            self.said.append(Said("tool_call", arguments, index, block.id, block.name))
+        elif block.type == "text" and block.text:
+            self.said.append(Said("content", block.text))
+        elif block.type == "thinking" and block.thinking:
+            self.said.append(Said("reasoning", block.thinking))
+
+
+def _is_given(raw: Raw) -> bool:
+    return raw is not _NOTHING and bytes(raw) != b"null"

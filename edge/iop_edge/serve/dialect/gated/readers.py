@@ -1,0 +1,252 @@
+"""Readers of one attempt's answer for the gate: bytes or run events in, pieces out.
+
+They satisfy `GatedReader`. The bytes of a run's first attempt are made by the very readers that
+serve a caller without a gate, so that what passes the gate untouched is the same to the byte
+(GATE-1). Of a later attempt only what it says is kept: an answer goes on, it does not begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iop.runtime_pb2 import RunEvent
+from iop_edge.gate.evidence import Piece, Said
+from iop_edge.runtime.work import AnswerReader, HeaderPairs, ReportedUsage, RunReader
+from iop_edge.serve.dialect.answers import StreamAnswer, WholeAnswer, reader_for
+from iop_edge.serve.dialect.errors import Dialect
+from iop_edge.serve.dialect.gated.bodies import BodySays
+from iop_edge.serve.dialect.gated.listeners import Listener
+from iop_edge.serve.dialect.gated.protocols import GatedProtocol
+from iop_edge.serve.dialect.gated.sse import END_OF_EVENT
+from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
+
+_LINE_ENDS = b"\r\n"
+
+Pieces = Sequence[Piece]
+
+
+def gated_reader_for(
+    status: int,
+    headers: HeaderPairs,
+    *,
+    is_first: bool,
+    is_stream: bool,
+    protocol: GatedProtocol,
+    model: str,
+    dialect: Dialect,
+    request_id: str,
+) -> GatedStream | GatedWhole:
+    """The reader of a relayed answer that began so; `model` is the name that the caller uses."""
+    listener = protocol.listener()
+    answer = reader_for(
+        status,
+        headers,
+        is_stream=is_stream,
+        observer=listener,
+        model=model,
+        dialect=dialect,
+        request_id=request_id,
+    )
+    if isinstance(answer, StreamAnswer):
+        return GatedStream(answer, listener, is_first=is_first)
+    says = protocol.body_says if isinstance(answer, WholeAnswer) else None
+    return GatedWhole(answer, says, is_first=is_first)
+
+
+class GatedStream:
+    """A stream of server-sent events: each is a piece.
+
+    An error event of a later attempt keeps its bytes: nothing that the gate knows says the same.
+    """
+
+    def __init__(self, answer: AnswerReader, listener: Listener, *, is_first: bool) -> None:
+        self._answer = answer
+        self._listener = listener
+        self._is_first = is_first
+        self._is_between_events = True
+        self.headers = answer.headers
+        self.generated_tokens = answer.generated_tokens
+
+    @property
+    def usage(self) -> ReportedUsage:
+        return self._answer.usage
+
+    @property
+    def told_end(self) -> str | None:
+        return self._answer.told_end
+
+    def feed(self, arrived: bytes) -> Pieces:
+        is_usual = (
+            self._is_between_events
+            and arrived.endswith(b"\n\n")
+            and arrived.find(b"\n\n") == len(arrived) - 2
+            and b"\r" not in arrived
+        )
+        if is_usual:
+            # A chunk is an event.
+            piece = self._piece(self._answer.feed(arrived))
+            return () if piece is None else (piece,)
+        return self._feed_events(arrived)
+
+    def end(self) -> Pieces:
+        piece = self._piece(self._answer.end())
+        return () if piece is None else (piece,)
+
+    def _feed_events(self, arrived: bytes) -> Pieces:
+        """Give the answer's reader one event at a time, so that it releases one at a time."""
+        pieces: list[Piece] = []
+        at, size = 0, len(arrived)
+        while at < size:
+            if not self._is_between_events and arrived[at] in _LINE_ENDS:
+                # It may be what ends an event that came before.
+                after = at + (2 if arrived.startswith(b"\r\n", at) else 1)
+            else:
+                match = END_OF_EVENT.search(arrived, at)
+                after = match.end() if match else size
+            released = self._answer.feed(arrived[at:after])
+            self._is_between_events = bool(released)
+            if released:
+                piece = self._piece(released)
+                if piece is not None:
+                    pieces.append(piece)
+            at = after
+        return pieces
+
+    def _piece(self, released: bytes) -> Piece | None:
+        heard = self._listener.said
+        said = tuple(heard)
+        if heard:
+            heard.clear()
+        if self._is_first:
+            return Piece(said, released) if released else None
+        if self._listener.has_failed:
+            return Piece((), released)
+        return Piece(said) if said else None
+
+
+class GatedWhole:
+    """A whole body, an upstream's error, or an answer that is none: one piece, at its end.
+
+    `says` hears a body; without it there is nothing to hear, and the body is the caller's as it
+    is, whichever attempt it is of.
+    """
+
+    def __init__(self, answer: AnswerReader, says: BodySays | None, *, is_first: bool) -> None:
+        self._answer = answer
+        self._says = says
+        self._is_first = is_first
+        self.headers = answer.headers
+        self.generated_tokens = answer.generated_tokens
+
+    @property
+    def usage(self) -> ReportedUsage:
+        return self._answer.usage
+
+    @property
+    def told_end(self) -> str | None:
+        return self._answer.told_end
+
+    def feed(self, arrived: bytes) -> Pieces:
+        self._answer.feed(arrived)
+        return ()
+
+    def end(self) -> Pieces:
+        body = self._answer.end()
+        said = self._says(body) if self._says is not None else ()
+        is_raw = self._is_first or not said
+        return (Piece(said, body if is_raw else None),)
+
+
+class GatedRun:
+    """The events of a normalized run, streamed: each is a piece.
+
+    The finish is said by the last piece, which is the first that the caller sees of it.
+    """
+
+    told_end = None
+
+    def __init__(self, answer: RunReader, *, is_first: bool) -> None:
+        self._answer = answer
+        self._is_first = is_first
+        self._finish = ""
+        self.headers = answer.headers
+        self.generated_tokens = answer.generated_tokens
+
+    @property
+    def usage(self) -> ReportedUsage:
+        return self._answer.usage
+
+    def feed(self, arrived: RunEvent) -> Pieces:
+        released = self._answer.feed(arrived)
+        said: tuple[Said, ...] = ()
+        kind = arrived.WhichOneof("event")
+        if kind == "text_delta":
+            if arrived.text_delta:
+                said = (Said("content", arrived.text_delta),)
+        elif kind == "reasoning_delta":
+            if arrived.reasoning_delta:
+                said = (Said("reasoning", arrived.reasoning_delta),)
+        elif kind == "tool_call_delta":
+            call = arrived.tool_call_delta
+            said = (Said("tool_call", call.arguments_json, call.index, call.id, call.name),)
+        elif kind == "finish_reason":
+            self._finish = arrived.finish_reason
+        if self._is_first:
+            return (Piece(said, released),) if released or said else ()
+        return (Piece(said),) if said else ()
+
+    def end(self) -> Pieces:
+        released = self._answer.end()
+        return (Piece((Said("finish", self._finish),), released if self._is_first else None),)
+
+
+class GatedRunWhole:
+    """A normalized run whose answer is told whole: one piece, at its end."""
+
+    told_end = None
+
+    def __init__(self, answer: RunReader, run_id: str, *, is_first: bool) -> None:
+        self._answer = answer
+        self._result = RunResult(run_id)
+        self._is_first = is_first
+        self.headers = answer.headers
+        self.generated_tokens = answer.generated_tokens
+
+    @property
+    def usage(self) -> ReportedUsage:
+        return self._answer.usage
+
+    def feed(self, arrived: RunEvent) -> Pieces:
+        self._result.add(arrived)
+        self._answer.feed(arrived)
+        return ()
+
+    def end(self) -> Pieces:
+        body = self._answer.end()
+        result = self._result
+        said = [Said("reasoning", result.reasoning)] if result.reasoning else []
+        if result.text:
+            said.append(Said("content", result.text))
+        said += [
+            Said("tool_call", call.arguments, call.index, call.id, call.name)
+            for call in result.calls.values()
+        ]
+        said.append(Said("finish", result.finish_reason))
+        return (Piece(tuple(said), body if self._is_first else None),)
+
+
+class UnheardRun(RunAnswer):
+    """Reads a run that the caller is not told: its usage, and whether it came to its end."""
+
+    def __init__(self, headers: HeaderPairs, run_id: str) -> None:
+        super().__init__(RunResult(run_id))
+        self.headers = headers
+
+    def _tell(self, event: RunEvent) -> bytes:
+        if event.WhichOneof("event") in ("usage", "finish_reason"):
+            self._result.add(event)
+        return b""
+
+    def end(self) -> bytes:
+        self._result.require_finish()
+        return b""

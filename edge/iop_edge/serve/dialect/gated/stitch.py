@@ -1,0 +1,139 @@
+"""One answer out of one or more attempts: the caller sees that it goes on, not that it was mended.
+
+What an attempt's bytes say passes as it is. Once something is to be said that has no bytes of its
+own, the rest of the answer is rendered as a normalized run is, under the ids, indexes and numbers
+that the caller has been told so far (`told`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from iop.runtime_pb2 import RunEvent, TokenUsage, ToolCall
+from iop_edge.gate.evidence import Piece, Said
+from iop_edge.runtime.work import HeaderPairs, ReportedUsage
+from iop_edge.serve.dialect.answers import JSON_HEADERS, STREAM_HEADERS
+
+
+class RunRenderer(Protocol):
+    """What tells a whole run in one of the caller protocols."""
+
+    def feed(self, event: RunEvent) -> bytes: ...
+    def end(self) -> bytes: ...
+
+
+class RestRenderer(RunRenderer, Protocol):
+    """What tells the rest of an answer, too."""
+
+    def tail(self) -> bytes: ...
+
+
+class Told(Protocol):
+    """What a caller has been told so far, as far as an answer has to go on from it."""
+
+    @property
+    def calls(self) -> int:
+        """The number that a next tool call gets, where the protocol numbers them."""
+        ...
+
+    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
+        """Take note of one piece that passed as it was."""
+        ...
+
+    def renderer(self) -> RestRenderer:
+        """What tells the rest."""
+        ...
+
+
+class StreamStitch:
+    """A stream of events."""
+
+    headers: HeaderPairs = STREAM_HEADERS
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._renderer: RestRenderer | None = None
+        self._has_finished = False
+        self._is_told_raw = True
+
+    def write(self, piece: Piece) -> bytes:
+        raw = piece.raw
+        if raw is not None:
+            self._is_told_raw = True
+            if self._renderer is None:
+                self._told.note(raw, piece.said)
+                if piece.said and piece.said[-1].kind == "finish":
+                    self._has_finished = True
+            return raw
+        if not piece.said:
+            return b""
+        self._is_told_raw = False
+        renderer = self._renderer
+        if renderer is None:
+            renderer = self._renderer = self._told.renderer()
+        calls = self._told.calls
+        return b"".join([renderer.feed(run_event(said, calls)) for said in piece.said])
+
+    def end(self, usage: ReportedUsage) -> bytes:
+        """Raises Fault(upstream_closed) where no piece has said a finish."""
+        renderer = self._renderer
+        if renderer is None or self._is_told_raw:
+            return b""
+        tell_usage(renderer, usage)
+        return renderer.tail() if self._has_finished else renderer.end()
+
+
+class WholeStitch:
+    """A whole body. `renderer` makes one where no attempt's own is all that there is to say."""
+
+    headers: HeaderPairs = JSON_HEADERS
+
+    def __init__(self, renderer: Callable[[], RunRenderer]) -> None:
+        self._new_renderer = renderer
+        self._pieces: list[Piece] = []
+
+    def write(self, piece: Piece) -> bytes:
+        self._pieces.append(piece)
+        return b""
+
+    def end(self, usage: ReportedUsage) -> bytes:
+        """Raises Fault(upstream_closed) where no piece has said a finish."""
+        pieces = self._pieces
+        last = pieces[-1] if pieces else Piece((), b"")
+        if last.raw is not None and (len(pieces) < 2 or not last.said):
+            return last.raw
+        renderer = self._new_renderer()
+        for piece in pieces:
+            for said in piece.said:
+                if said.kind != "tool_call" or piece is last:
+                    renderer.feed(run_event(said))
+        tell_usage(renderer, usage)
+        return renderer.end()
+
+
+def run_event(said: Said, calls: int = 0) -> RunEvent:
+    """What was said, as a run says it; `calls` were told before by others."""
+    match said.kind:
+        case "content":
+            return RunEvent(text_delta=said.text)
+        case "reasoning":
+            return RunEvent(reasoning_delta=said.text)
+        case "tool_call":
+            call = ToolCall(
+                index=said.call_index + calls,
+                id=said.call_id,
+                name=said.name,
+                arguments_json=said.text,
+            )
+            return RunEvent(tool_call_delta=call)
+        case "finish":
+            return RunEvent(finish_reason=said.text)
+
+
+def tell_usage(renderer: RunRenderer, usage: ReportedUsage) -> None:
+    """Give a renderer what is known; where nothing is, it says so as its protocol does."""
+    if usage == ReportedUsage():
+        return
+    tokens = TokenUsage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+    renderer.feed(RunEvent(usage=tokens))

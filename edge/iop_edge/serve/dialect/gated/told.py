@@ -1,0 +1,244 @@
+"""What a caller has been told by events that passed: where a stream of each protocol goes on.
+
+One piece is one event of an upstream, or all the events that one event of a run is told by. Pieces
+of text are most of a stream, so nothing in them is looked at beyond what they say.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from iop_edge.gate.evidence import Said
+from iop_edge.serve.dialect.gated.sse import data_of
+from iop_edge.serve.dialect.json_value import NOT_JSON
+from iop_edge.serve.dialect.normalized.chat_answer import ChatStream
+from iop_edge.serve.dialect.normalized.messages_answer import MessageStream
+from iop_edge.serve.dialect.normalized.output_item import OutputItem
+from iop_edge.serve.dialect.normalized.responses_answer import ResponseStream
+from iop_edge.serve.dialect.normalized.result import Call
+
+T = TypeVar("T")
+_NOTHING = Raw()
+_TEXT = ("content", "reasoning")
+
+
+class _Delta(Struct):
+    role: str | None = None
+
+
+class _Choice(Struct):
+    delta: _Delta | None = None
+
+
+class _Chunk(Struct):
+    id: str | None = None
+    created: int | None = None
+    choices: list[_Choice] | None = None
+
+
+class ToldChat:
+    """A chat completion: its id, and whether its role has been told."""
+
+    def __init__(self, renderer: ChatStream, created: int) -> None:
+        self._renderer = renderer
+        self._id: str | None = None
+        self._created = created
+        self._has_begun = self._has_text = False
+        self.calls = 0
+
+    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
+        if not self._has_text or self._id is None:
+            for chunk in _events(raw, _Chunk):
+                self._look_at(chunk)
+            self._has_text = self._has_text or bool(said)
+        for one in said:
+            if one.kind == "tool_call":
+                self.calls = max(self.calls, one.call_index + 1)
+
+    def renderer(self) -> ChatStream:
+        if self._id is not None or self._has_begun:
+            self._renderer.go_on(self._id, self._created, has_begun=self._has_begun)
+        return self._renderer
+
+    def _look_at(self, chunk: _Chunk) -> None:
+        if self._id is None and chunk.id:
+            self._id = chunk.id
+            self._created = self._created if chunk.created is None else chunk.created
+        for choice in chunk.choices or ():
+            if choice.delta is not None and choice.delta.role:
+                self._has_begun = True
+
+
+class _Block(Struct):
+    type: str = ""
+
+
+class _MessagesEvent(Struct):
+    type: str = ""
+    index: int = 0
+    content_block: _Block | None = None
+
+
+class ToldMessage:
+    """A message: how many of its blocks are closed, and which is open."""
+
+    calls = 0
+
+    def __init__(self, renderer: MessageStream) -> None:
+        self._renderer = renderer
+        self._has_begun = False
+        self._blocks = 0
+        self._open: str | None = None
+
+    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
+        if said and said[0].kind in _TEXT and b"content_block_start" not in raw:
+            return
+        for told in _events(raw, _MessagesEvent):
+            if told.type == "message_start":
+                self._has_begun = True
+            elif told.type == "content_block_start":
+                self._blocks = told.index
+                self._open = told.content_block.type if told.content_block else ""
+            elif told.type == "content_block_stop":
+                self._blocks = told.index + 1
+                self._open = None
+
+    def renderer(self) -> MessageStream:
+        if self._has_begun:
+            self._renderer.go_on(self._blocks, self._open)
+        return self._renderer
+
+
+class _Item(Struct):
+    id: str = ""
+    type: str = ""
+    call_id: str = ""
+    name: str = ""
+
+
+class _ResponsesEvent(Struct):
+    type: str = ""
+    sequence_number: int | None = None
+    response: Raw = _NOTHING
+    output_index: int = 0
+    content_index: int = 0
+    summary_index: int = 0
+    item: Raw = _NOTHING
+    part: Raw = _NOTHING
+    text: str | None = None
+    arguments: str | None = None
+
+
+class ToldResponse:
+    """A response: what it says of itself, its items, and how many events it has had."""
+
+    calls = 0
+
+    def __init__(self, renderer: ResponseStream) -> None:
+        self._renderer = renderer
+        self._head: dict[str, Raw] = {}
+        self._items: list[OutputItem] = []
+        self._called: dict[int, OutputItem] = {}
+        self._events = 0
+        self._last = b""
+
+    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
+        if said and said[0].kind in _TEXT and b"output_item.added" not in raw:
+            self._events += 1
+            self._last = raw
+        else:
+            self._last = b""
+            for told in _events(raw, _ResponsesEvent):
+                self._look_at(told)
+        if said:
+            self._hear(said)
+
+    def renderer(self) -> ResponseStream:
+        for told in _events(self._last, _ResponsesEvent):
+            if told.sequence_number is not None:
+                self._events = told.sequence_number + 1
+        if self._events:
+            self._renderer.go_on(self._head, self._items, self._events)
+        return self._renderer
+
+    def _look_at(self, told: _ResponsesEvent) -> None:
+        self._count(told)
+        if told.type == "response.created":
+            self._head = _decoded(told.response, dict[str, Raw]) or {}
+        elif told.type == "response.output_item.added":
+            self._begin(told)
+        elif told.type == "response.output_item.done":
+            self._end(told)
+        elif self._items and self._items[-1].index == told.output_index:
+            self._go_on(self._items[-1], told)
+
+    def _hear(self, said: tuple[Said, ...]) -> None:
+        last = self._items[-1] if self._items else None
+        for one in said:
+            if one.kind in _TEXT and last is not None:
+                last.pieces.append(one.text)
+            elif one.kind == "tool_call" and last is not None:
+                item = self._called.setdefault(one.call_index, last)
+                if item.call is not None:
+                    item.call.add(one.text)
+
+    def _count(self, told: _ResponsesEvent) -> None:
+        number = told.sequence_number
+        self._events = self._events + 1 if number is None else number + 1
+
+    def _begin(self, told: _ResponsesEvent) -> None:
+        item = _decoded(told.item, _Item)
+        if item is None:
+            return
+        call = None
+        if item.type == "function_call":
+            call = Call(told.output_index, item.call_id)
+            call.name = item.name
+        begun = OutputItem(item.type, item.id, told.output_index, call)
+        if item.type not in ("message", "reasoning", "function_call"):
+            begun.shown_as = told.item
+        self._items.append(begun)
+
+    def _end(self, told: _ResponsesEvent) -> None:
+        for item in self._items:
+            if item.index == told.output_index:
+                item.stage = "done"
+                item.shown_as = told.item
+                item.pieces.clear()
+
+    def _go_on(self, item: OutputItem, told: _ResponsesEvent) -> None:
+        """Note how far the item that is open has come."""
+        match told.type:
+            case "response.content_part.added" | "response.reasoning_summary_part.added":
+                if told.type == "response.reasoning_summary_part.added":
+                    item.kind = "summary"
+                item.stage = "part"
+                item.part_index = max(told.content_index, told.summary_index)
+                item.pieces.clear()
+            case (
+                "response.output_text.done"
+                | "response.reasoning_text.done"
+                | "response.reasoning_summary_text.done"
+                | "response.function_call_arguments.done"
+            ):
+                item.stage = "text_done"
+            case "response.content_part.done" | "response.reasoning_summary_part.done":
+                item.stage = "part_done"
+                item.pieces.clear()
+                if told.part is not _NOTHING:
+                    item.parts_before.append(told.part)
+
+
+def _events(raw: bytes, kind: type[T]) -> list[T]:
+    decoded = (_decoded(data, kind) for data in data_of(raw))
+    return [event for event in decoded if event is not None]
+
+
+def _decoded(data: bytes | Raw, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except NOT_JSON:
+        return None

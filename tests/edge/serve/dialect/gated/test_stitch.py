@@ -1,0 +1,230 @@
+"""One answer out of two attempts, whatever either is and wherever the first one was cut."""
+
+from itertools import islice, product, takewhile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iop_edge.gate.evidence import Piece, Said
+from iop_edge.runtime.work import ReportedUsage, Surface
+from iop_shared.ids import Target
+from tests.edge.serve.dialect.gated.rig import (
+    SURFACES,
+    USAGE,
+    Heard,
+    call,
+    content,
+    finish,
+    heard,
+    joined,
+    read_first,
+    read_later,
+    thought,
+    work_for,
+)
+
+PATHS = ("tunnel", "normalized")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+SPOKEN = st.lists(st.one_of(TEXT.map(content), TEXT.map(content), TEXT.map(thought)), max_size=6)
+EVERY_ONE = list(product(SURFACES, PATHS))
+EVERY_PAIR = list(product(SURFACES, PATHS, PATHS))
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize(("surface", "first_path", "second_path"), EVERY_PAIR)
+@settings(max_examples=40)
+@given(
+    first=SPOKEN,
+    second=SPOKEN,
+    cut=st.integers(0, 40),
+    kept_chars=st.none() | st.integers(0, 7),
+    reason=st.sampled_from(["stop", "length"]),
+)
+def test_a_stream_goes_on_from_wherever_it_was_cut(
+    surface: Surface,
+    first_path: str,
+    second_path: str,
+    first: list[Said],
+    second: list[Said],
+    cut: int,
+    kept_chars: int | None,
+    reason: str,
+) -> None:
+    work = work_for(surface, stream_options={"include_usage": True})
+    stitch = work.stitch()
+    whole = read_first(work, surface, first_path, [*first, finish()])
+    unfinished = takewhile(lambda piece: finish() not in piece.said, whole)
+    released = list(islice(unfinished, cut))
+    if released and kept_chars is not None:
+        released[-1] = cut_at(released[-1], kept_chars)
+    later = read_later(work, surface, second_path, [*second, finish(reason)])
+    assert all(piece.raw is None for piece in later)
+    answer = b"".join([*map(stitch.write, [*released, *later]), stitch.end(USAGE)])
+    told = heard(surface, True, answer)
+    spoken = [said for piece in released for said in piece.said] + second
+    assert (told.content, told.reasoning, told.finish) == (
+        joined(spoken, "content"),
+        joined(spoken, "reasoning"),
+        reason,
+    )
+    if released and released[0].raw is not None and first_path == "tunnel":
+        assert told.id == "up_1"
+
+
+def cut_at(piece: Piece, chars: int) -> Piece:
+    if not piece.said:
+        return piece
+    return Piece((piece.said[0]._replace(text=piece.said[0].text[:chars]),))
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize(("surface", "first_path", "second_path"), EVERY_PAIR)
+@settings(max_examples=25)
+@given(first=SPOKEN, second=SPOKEN, kept=st.integers(0, 2), kept_chars=st.integers(0, 7))
+def test_a_whole_answer_is_one_of_both_attempts(
+    surface: Surface,
+    first_path: str,
+    second_path: str,
+    first: list[Said],
+    second: list[Said],
+    kept: int,
+    kept_chars: int,
+) -> None:
+    work = work_for(surface, is_stream=False)
+    stitch = work.stitch()
+    (whole,) = read_first(work, surface, first_path, [*first, finish()])
+    begun = [said for said in whole.said if said.kind != "finish"][:kept]
+    if begun:
+        begun[-1] = begun[-1]._replace(text=begun[-1].text[:kept_chars])
+        assert stitch.write(Piece(tuple(begun))) == b""
+    (later,) = read_later(work, surface, second_path, [*second, finish("length")])
+    assert later.raw is None
+    assert stitch.write(later) == b""
+    told = heard(surface, False, stitch.end(USAGE))
+    spoken = [*begun, *second]
+    assert told.content == joined(spoken, "content")
+    assert told.reasoning == joined(spoken, "reasoning")
+    assert told.finish == "length"
+
+
+CALLED = (
+    content("well"),
+    call(0, "", "t0", "first"),
+    call(0, '{"a": '),
+    call(0, "1}"),
+    call(1, "{}", "t1", "second"),
+    finish("tool_calls"),
+)
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(("surface", "first_path", "second_path"), EVERY_PAIR)
+def test_tool_calls_of_a_later_attempt_stand_behind_the_first_ones_text(
+    surface: Surface, first_path: str, second_path: str, is_stream: bool
+) -> None:
+    work = work_for(surface, is_stream)
+    stitch = work.stitch()
+    written = []
+    # The calls of the first attempt are held, judged and dropped.
+    for piece in read_first(work, surface, first_path, CALLED):
+        if any(said.kind == "tool_call" for said in piece.said):
+            break
+        written.append(stitch.write(piece))
+    for piece in read_later(work, surface, second_path, CALLED):
+        written.append(stitch.write(piece))
+    told = heard(surface, is_stream, b"".join([*written, stitch.end(USAGE)]))
+    assert told.content == ("wellwell" if is_stream else "well")
+    assert told.finish == "tool_calls"
+    assert [(one[1], one[2].replace(" ", "")) for one in told.calls] == [
+        ("first", '{"a":1}'),
+        ("second", "{}"),
+    ]
+    assert [one[0] for one in told.calls] == ["t0", "t1"]
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(("surface", "path"), EVERY_ONE)
+def test_an_answer_of_which_nothing_was_released_begins_with_the_next_attempt(
+    surface: Surface, path: str, is_stream: bool
+) -> None:
+    work = work_for(surface, is_stream)
+    stitch = work.stitch()
+    pieces = read_later(work, surface, path, [thought("hm"), content("hello"), finish()])
+    answer = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
+    told = heard(surface, is_stream, answer)
+    assert told == Heard("hello", "hm", "stop", told.id)
+    assert "run_1" in told.id
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_third_attempt_goes_on_as_the_second_did(surface: Surface) -> None:
+    work = work_for(surface)
+    stitch = work.stitch()
+    pieces = [
+        *read_first(work, surface, "tunnel", [thought("h"), content("on")]),
+        *read_later(work, surface, "normalized", [content("e ")]),
+        *read_later(work, surface, "tunnel", [content("two"), thought("!"), finish()]),
+    ]
+    answer = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
+    told = heard(surface, True, answer)
+    assert (told.content, told.reasoning, told.finish) == ("one two", "h!", "stop")
+
+
+@pytest.mark.req("GATE-1")
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(("surface", "path"), EVERY_ONE)
+@pytest.mark.parametrize("usage", [USAGE, ReportedUsage()])
+def test_nothing_is_added_to_an_answer_that_passed_as_it_came(
+    surface: Surface, path: str, is_stream: bool, usage: ReportedUsage
+) -> None:
+    work = work_for(surface, is_stream)
+    stitch = work.stitch()
+    pieces = read_first(work, surface, path, CALLED)
+    answer = b"".join([*map(stitch.write, pieces), stitch.end(usage)])
+    assert answer == b"".join(piece.raw or b"" for piece in pieces)
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize(("surface", "asked"), [("chat", True), ("chat", False), *(
+    (surface, True) for surface in ("responses", "messages")
+)])  # fmt: skip
+def test_the_usage_is_that_of_the_whole_run(surface: Surface, asked: bool) -> None:
+    work = work_for(surface, **({"stream_options": {"include_usage": True}} if asked else {}))
+    stitch = work.stitch()
+    pieces = [
+        *read_first(work, surface, "tunnel", [content("one ")]),
+        *read_later(work, surface, "tunnel", [content("two"), finish()]),
+    ]
+    rest = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
+    counted = {
+        "chat": b'"prompt_tokens":11,"completion_tokens":5',
+        "responses": b'"input_tokens":11',
+        "messages": b'"input_tokens":11',
+    }[surface]
+    assert rest.count(counted) == (1 if asked else 0)
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize("surface", SURFACES)
+def test_an_error_that_a_later_attempt_told_is_the_end(surface: Surface) -> None:
+    work = work_for(surface)
+    stitch = work.stitch()
+    reader = work.gated_reader(200, (), Target("served"), is_first=False)
+    error = {
+        "chat": b'data: {"error":{"message":"broken"}}\n\n',
+        "responses": b'data: {"type":"error","message":"broken"}\n\n',
+        "messages": b'data: {"type":"error","error":{"type":"api_error","message":"broken"}}\n\n',
+    }[surface]
+    pieces = [
+        *read_first(work, surface, "tunnel", [content("one ")]),
+        *read_later(work, surface, "normalized", [content("two")]),
+        *reader.feed(error),
+        *reader.end(),
+    ]
+    assert reader.told_end == "error:upstream_error"
+    answer = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
+    assert answer.endswith(error)
