@@ -19,7 +19,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from iop_edge.gate.fingerprint import fingerprint
-from iop_edge.gate.numbering import Numbering
+from iop_edge.gate.numbering import NUMBER, Numbering
 from iop_edge.gate.texture import (
     VARIED_UNITS,
     has_letters,
@@ -46,7 +46,9 @@ _SLICE = 512
 
 _NEW_AT_ONCE = 3
 _NEW_SHARE = 12
-_NEW_SHARE_OF_A_LOOP = 25
+_NEW_SHARE_OF_A_LOOP = 20
+_DRIFT = 3
+"""Characters by which a lag may change, with nothing new, and be the same: blanks, 9 to 10."""
 _TURN_WEIGHT = 2
 """Old pieces in a new order say something too: the cases of a puzzle."""
 _DIGIT_WEIGHT = 3
@@ -85,14 +87,15 @@ class _Repeat:
 
     def turn(self, since: int, lag: int, new: int) -> None:
         """It goes on, like another place of the past."""
-        ended = since if self.gap is None else min(self.gap, since)
-        self.weighed_lags += max(0, ended - self.part) * self.lag
-        self.since = min(self.since, since)
-        self.part = since
+        if new or abs(lag - self.lag) > _DRIFT:
+            ended = since if self.gap is None else min(self.gap, since)
+            self.weighed_lags += max(0, ended - self.part) * self.lag
+            self.since = min(self.since, since)
+            self.part = since
+            self.proof = None
+            self.new += max(_TURN_WEIGHT, new)
         self.lag = lag
         self.gap = None
-        self.new += new
-        self.proof = None
 
     def forget_its_turns(self) -> None:
         """Only the part that it follows now still counts."""
@@ -208,7 +211,7 @@ class RepeatGuard:
     def _turn(self, repeat: _Repeat, here: int, lag: int, broke: int) -> Loop | None:
         since = self._at - self._traced(here, lag)
         said = self._past[broke - self._past_begins : since - self._past_begins]
-        new = max(_TURN_WEIGHT, _weight(said))
+        new = _weight(said)
         if new > repeat.bears(broke):
             self._end()
             self._begin(here, lag)
@@ -287,6 +290,7 @@ class RepeatGuard:
 
 
 def _weight(said: str) -> int:
-    """What new text says: white space nothing, a number more than its length."""
+    """What new text says: blanks and numbering nothing, a number more than its length."""
     digits = sum(character.isdigit() for character in said)
-    return len("".join(said.split())) + (_DIGIT_WEIGHT - 1) * digits
+    numbering = said.count(NUMBER)
+    return len("".join(said.split())) - numbering + (_DIGIT_WEIGHT - 1) * digits

@@ -17,17 +17,17 @@ encoded data. figures: hardly a letter (numbers, rules, drawings, white space)."
 _EXAMINED = 512
 """Characters of a unit that are looked at; what is longer has shown itself by then."""
 _LETTER = re.compile(r"[^\W\d_]|[\u0300-\u036f\u0591-\u06ed\u0900-\u0e4e\U0001f000-\U0001faff]")
-_CODE = re.compile(r"[{}\[\]<>=+/\\|_$&@^%`;]|\w\(")
+_CODE = re.compile(r"[{}\[\]<>=+/\\|_$&@^%`;]|\w\(|['\"],?\s*[:,]|\n[ \t]{2,}")
 _DIGIT = re.compile(r"\d")
 _LEAST_LETTERS = 0.3
-_MOST_CODE = 0.08
+_MOST_CODE = 0.05
 _VERSE_LINE = 64
 """Characters of a line, on average, up to which lines are verses."""
 
 _FIGURES_PROVE = 6000
 _CODE_PROVES = 1500
 _CODE_UNITS = 8
-_VARIED_PROVES = 600
+_VARIED_PROVES = 480
 VARIED_UNITS = 6
 
 

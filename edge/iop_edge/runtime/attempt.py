@@ -131,6 +131,24 @@ class Attempt:
         self._consumed(cost)
         return event
 
+    async def has_arrived(self, deadline: float | None) -> bool:
+        """Wait for what `next_chunk` or `next_event` would give at once, the end included; at most
+        until then (the loop's clock, None for ever). False where nothing came in time."""
+        timer = None
+        try:
+            while not (self._chunks or self._events or self._ended):
+                if deadline is not None:
+                    loop = asyncio.get_running_loop()
+                    if loop.time() >= deadline:
+                        return False
+                    if timer is None:
+                        timer = loop.call_at(deadline, self._wake)
+                await self._arrival()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return True
+
     def cancel(self, reason: str) -> None:
         """Give the attempt up: the node is told, and closes its upstream (NODE-7). Idempotent."""
         if not self._ended:

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from iop_edge.gate.report import GateReport
 from iop_edge.pool.catalog import Attribution
 from iop_edge.pool.explain import Decision, Explanation
 from iop_shared import logs
@@ -69,12 +70,14 @@ _run_finished = logs.RecordLog("runs", "run_finished", UsageRecord)
 class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A record and the decisions behind it, not yet put into words.
 
-    `traceparent` is the caller's, empty where there was none.
+    `traceparent` is the caller's, empty where there was none; `gate` is None for runs that the gate
+    has nothing to do with.
     """
 
     record: UsageRecord
     decisions: tuple[Decision, ...]
     traceparent: str = ""
+    gate: GateReport | None = None
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     run: UsageRecord
     decisions: tuple[Explanation, ...]
+    gate: GateReport | None = None
 
 
 class UsageFileError(Exception):
@@ -165,6 +169,7 @@ class UsageLedger:
             RunReport(
                 run=finished.record,
                 decisions=tuple(decision.explain() for decision in finished.decisions),
+                gate=finished.gate,
             )
             for finished, _ in zip(newest, range(limit), strict=False)
         ]

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from iop.runtime_pb2 import RunEvent, RunRequest
 from iop_edge.gate.evidence import Piece, Recorded
+from iop_edge.gate.options import GateOptions
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.estimate import TokenEstimate
 from iop_shared.ids import ModelId, RunId, Target
@@ -274,7 +275,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     """A run as the caller asked for it, frozen at its start.
 
     `chars_per_token` is the model's, for estimates of what its upstream does not report. `gated`
-    is the same work on the surfaces that the gate owns, and None on the others.
+    is the same work on the surfaces that the gate owns, and `gate` its options where the gate is
+    enabled (REF-11); each is None otherwise.
     """
 
     run_id: RunId
@@ -287,3 +289,4 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     chars_per_token: float | None = None
     gated: GatedWork | None = None
+    gate: GateOptions | None = None

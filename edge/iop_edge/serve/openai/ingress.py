@@ -13,6 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from iop_edge.config.effective import ModelGroup, OpenAI
+from iop_edge.gate.filters import GATED_OPERATIONS
+from iop_edge.gate.options import GateOptions
 from iop_edge.pool.catalog import Catalog, ModelSpec
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.resolve import resolve
@@ -126,6 +128,22 @@ class Ingress:
         if has_items(members, "tools") or has_items(members, "functions"):
             needed.append("tool_calling")
         run_id = RunId(new_id("run_"))
+        work = CallerWork(
+            protocol,
+            members,
+            changes,
+            model=model,
+            headers=_upstream_headers(protocol, request, is_stream=is_stream),
+            run_id=run_id,
+            request_id=request.request_id,
+            created=int(time.time()),
+            is_stream=is_stream,
+            auth_override=credential,
+        )
+        gate = None
+        if self._openai.stream_evidence_gate.enabled and protocol.operation in GATED_OPERATIONS:
+            window = group.context_window_tokens if group else None
+            gate = GateOptions.freeze(self._openai.stream_evidence_gate, window)
         return RunSpec(
             run_id=run_id,
             request_id=request.request_id,
@@ -139,21 +157,12 @@ class Ingress:
                 input_tokens_floor=tokens.floor,
                 output_tokens=asked,
             ),
-            work=CallerWork(
-                protocol,
-                members,
-                changes,
-                model=model,
-                headers=_upstream_headers(protocol, request, is_stream=is_stream),
-                run_id=run_id,
-                request_id=request.request_id,
-                created=int(time.time()),
-                is_stream=is_stream,
-                auth_override=credential,
-            ),
+            work=work,
             principal=principal,
             traceparent=traceparent_of(request.headers),
             chars_per_token=group.chars_per_token if group else None,
+            gated=work if gate is not None else None,
+            gate=gate,
         )
 
     def _group(self, catalog: Catalog, model: ModelId) -> ModelGroup | None:

@@ -1,0 +1,135 @@
+"""The pieces that have arrived and may not go on yet, in their order.
+
+A piece goes on when the texts of both channels are cleared up to its end and no tool call stands
+before it that has not been judged. It knows why nothing is let go, never what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct, structs
+
+from iop_edge.gate.evidence import Channel, Piece
+
+MAX_HELD_CALL_CHARS = 1024 * 1024
+"""Arguments of tool calls that are held until they can be judged; past it they go on unjudged."""
+
+
+class _Held(Struct):
+    """A piece, and where the two channels' texts end with it, in characters of the attempt."""
+
+    piece: Piece
+    content_end: int
+    reasoning_end: int
+    since: float
+    is_behind_call: bool
+
+    def end_of(self, channel: Channel) -> int:
+        return self.content_end if channel == "content" else self.reasoning_end
+
+
+class Hold:
+    """One attempt's held pieces."""
+
+    __slots__ = ("_call_chars", "_held", "is_for_calls")
+
+    def __init__(self) -> None:
+        self._held: deque[_Held] = deque()
+        self._call_chars = 0
+        self.is_for_calls = False
+        """A tool call is held, and with it all that came after."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def chars(self) -> int:
+        """Characters of both channels that are held; what stands behind a tool call apart."""
+        return sum(
+            len(said.text)
+            for held in self._held
+            if not held.is_behind_call
+            for said in held.piece.said
+            if said.kind == "content" or said.kind == "reasoning"
+        )
+
+    @property
+    def since(self) -> float | None:
+        """Since when the oldest is held that time may let go; None where there is none."""
+        if not self._held or self._held[0].is_behind_call:
+            return None
+        return self._held[0].since
+
+    def add(
+        self,
+        piece: Piece,
+        content_end: int,
+        reasoning_end: int,
+        now: float,
+        call_chars: int | None,
+    ) -> None:
+        """`call_chars`: the piece holds so much of a tool call, which is to be judged first."""
+        if call_chars is not None:
+            self.is_for_calls = True
+            self._call_chars += call_chars
+        self._held.append(_Held(piece, content_end, reasoning_end, now, self.is_for_calls))
+        if self._call_chars > MAX_HELD_CALL_CHARS:
+            self.is_for_calls = False
+            self._call_chars = 0
+            for held in self._held:
+                held.is_behind_call = False
+
+    def cleared(self, content: int, reasoning: int) -> list[Piece]:
+        """Take out what lies before these ends."""
+        return self._take_while(
+            lambda held: held.content_end <= content and held.reasoning_end <= reasoning
+        )
+
+    def held_since(self, until: float) -> list[Piece]:
+        """Take out what has been held since then or longer."""
+        return self._take_while(lambda held: held.since <= until)
+
+    def cut(self, channel: Channel, end: int) -> list[Piece]:
+        """Take out what lies before this end of a channel, the last piece cut there, and drop the
+        rest."""
+        out = self._take_while(lambda held: held.end_of(channel) <= end)
+        if self._held and not (first := self._held[0]).is_behind_call:
+            cut = _without_last(first.piece, channel, first.end_of(channel) - end)
+            if cut.said:
+                out.append(cut)
+        self.drop()
+        return out
+
+    def _take_while(self, may_go: Callable[[_Held], bool]) -> list[Piece]:
+        out: list[Piece] = []
+        while self._held and not self._held[0].is_behind_call and may_go(self._held[0]):
+            out.append(self._held.popleft().piece)
+        return out
+
+    def drop(self) -> None:
+        self._held.clear()
+        self._call_chars = 0
+        self.is_for_calls = False
+
+    def all(self) -> list[Piece]:
+        out = [held.piece for held in self._held]
+        self.drop()
+        return out
+
+
+def _without_last(piece: Piece, channel: Channel, surplus: int) -> Piece:
+    """The piece without the last `surplus` characters of a channel, and without what it says
+    after them."""
+    lengths = [len(said.text) if said.kind == channel else 0 for said in piece.said]
+    left = sum(lengths) - surplus
+    kept = []
+    for said, length in zip(piece.said, lengths, strict=True):
+        if length > left:
+            if left:
+                kept.append(said._replace(text=said.text[:left]))
+            break
+        kept.append(said)
+        left -= length
+    return structs.replace(piece, said=tuple(kept), raw=None)

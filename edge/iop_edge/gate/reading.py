@@ -1,0 +1,226 @@
+"""One attempt's answer as the gate reads it: trimmed at its seam, judged, held, let go.
+
+The order of judgement for each piece:
+
+1. *Seam.* In an attempt that continues another, what only repeats the last released words is
+   trimmed, and a second reasoning is dropped once an answer had begun.
+2. *Repetition.* `repeat_guard` reads content and reasoning. Where it blocks, what is under
+   suspicion is held, at most its rune bound (and the piece that fills it) and its time limit.
+3. *Tool calls* are held to the answer's end, to be judged there.
+
+Where nothing is held, a piece goes on in the call that brought it. What is done about a finding
+is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from iop_edge.gate.evidence import Channel, Piece, Recorded, Said
+from iop_edge.gate.filters import FilterAt
+from iop_edge.gate.hold import Hold
+from iop_edge.gate.repeat import Loop, RepeatGuard
+from iop_edge.gate.seam import Seam
+from iop_edge.gate.tool_calls import ToolCalls, ToolFault
+
+_CHANNELS: tuple[Channel, ...] = ("reasoning", "content")
+_HISTORY_BOUNDS = 4
+"""How many rune bounds of what was released the guard of a later attempt has read."""
+
+
+class Repetition(Struct, frozen=True):
+    """A loop that was found, `offset` characters into what this attempt says on a channel: what
+    was released before the attempt is not counted, and a loop that began in it is at 0."""
+
+    channel: Channel
+    loop: Loop
+    offset: int
+    is_blocking: bool
+
+
+class _Watch:
+    """One channel's guard, which has read the end of what earlier attempts released. Offsets are
+    in characters of this attempt."""
+
+    __slots__ = ("_guard", "_history_chars", "end", "is_over")
+
+    def __init__(self, bound_runes: int, history: str, key: bytes) -> None:
+        self._guard = RepeatGuard(bound_runes, key=key)
+        self._history_chars = 0
+        self.end = 0
+        self.is_over = False
+        if history:
+            history = history[-_HISTORY_BOUNDS * bound_runes :]
+            if self._guard.feed(history) is None:
+                self._history_chars = len(history)
+            else:
+                # What the caller has read already is no finding of this attempt.
+                self._guard = RepeatGuard(bound_runes, key=key)
+
+    def feed(self, text: str) -> Loop | None:
+        self.end += len(text)
+        if self.is_over:
+            return None
+        loop = self._guard.feed(text)
+        self.is_over = loop is not None
+        return loop
+
+    @property
+    def cleared(self) -> int:
+        return self.end if self.is_over else self._guard.cleared - self._history_chars
+
+    def offset_of(self, loop: Loop) -> int:
+        return max(0, loop.kept - self._history_chars)
+
+
+class Reading:
+    """Feed pieces with `take`; `end` once. What comes out may go on to the caller.
+
+    `told` is what earlier attempts released; None for an attempt that begins the answer.
+    `holds_calls`: a repair is left for tool calls, so they are worth holding. After a blocking
+    `repetition` nothing comes out any more.
+    """
+
+    def __init__(
+        self,
+        filters: Sequence[FilterAt],
+        told: Recorded | None,
+        tool_schemas: Mapping[str, bytes],
+        *,
+        holds_calls: bool,
+        key: bytes,
+    ) -> None:
+        self._hold = Hold()
+        self._calls = ToolCalls(tool_schemas)
+        self._call_indexes: set[int] = set()
+        self._holds_calls = holds_calls
+        self._drops_reasoning = told is not None and bool(told.content)
+        self._seams = (
+            {}
+            if told is None
+            else {"content": Seam(told.content), "reasoning": Seam(told.reasoning)}
+        )
+        self._watches: dict[str, _Watch] = {}
+        self._is_blocking = False
+        self._timeout_s = 0.0
+        self.repetition: Repetition | None = None
+        for one in filters:
+            if one.name == "repeat_guard" and one.is_enabled:
+                said = told or Recorded()
+                self._is_blocking, self._timeout_s = one.is_blocking, one.timeout_s
+                self._watches = {
+                    "content": _Watch(one.hold_evidence_runes, said.content, key),
+                    "reasoning": _Watch(one.hold_evidence_runes, said.reasoning, key),
+                }
+
+    @property
+    def deadline(self) -> float | None:
+        """When `expire` is due; None while nothing is held that time lets go."""
+        since = self._hold.since
+        return None if since is None else since + self._timeout_s
+
+    @property
+    def watched_chars(self) -> int:
+        """Characters that the guard has read of this attempt."""
+        return sum(watch.end for watch in self._watches.values())
+
+    @property
+    def trimmed_chars(self) -> int:
+        return sum(seam.trimmed for seam in self._seams.values())
+
+    @property
+    def is_holding(self) -> bool:
+        return len(self._hold) > 0
+
+    @property
+    def held_chars(self) -> int:
+        """Characters under suspicion, of content and reasoning, that are held at this moment."""
+        return self._hold.chars
+
+    @property
+    def call_count(self) -> int:
+        return len(self._call_indexes)
+
+    def take(self, piece: Piece, now: float) -> list[Piece]:
+        if self._seams:
+            piece = Piece(tuple(self._after_seams(piece.said)))
+            if not piece.said:
+                return []
+        call_chars = None
+        for said in piece.said:
+            if said.kind == "content" or said.kind == "reasoning":
+                self._watch(said.kind, said.text)
+            elif said.kind == "tool_call":
+                self._calls.add(said)
+                self._call_indexes.add(said.call_index)
+                if self._holds_calls:
+                    call_chars = (call_chars or 0) + len(said.text)
+        is_clear = not self._is_blocking or all(
+            watch.cleared >= watch.end for watch in self._watches.values()
+        )
+        if is_clear and call_chars is None and not self._hold:
+            return [piece]
+        self._hold.add(piece, self._end("content"), self._end("reasoning"), now, call_chars)
+        found = self.repetition
+        if found is not None and found.is_blocking:
+            return self._hold.cut(found.channel, found.offset)
+        return self._hold.cleared(self._cleared("content"), self._cleared("reasoning"))
+
+    def expire(self, now: float) -> list[Piece]:
+        """What has been held for as long as it may."""
+        return self._hold.held_since(now - self._timeout_s)
+
+    def end(self, now: float) -> list[Piece]:
+        """The answer is complete: what a seam still held, as far as it may go on. The rest is for
+        `verdict` and `rest`."""
+        if not self._seams:
+            return []
+        said = tuple(self._flushed())
+        return self.take(Piece(said), now) if said else []
+
+    def verdict(self) -> ToolFault | None:
+        """What is wrong with the tool calls that are held; None where nothing is, or is known."""
+        return self._calls.verdict() if self._hold.is_for_calls else None
+
+    def rest(self) -> list[Piece]:
+        """Everything that is held: nothing is wrong with it after all."""
+        return self._hold.all()
+
+    # ------------------------------------------------------------------------------------------
+
+    def _watch(self, channel: Channel, text: str) -> None:
+        watch = self._watches.get(channel)
+        if watch is not None:
+            loop = watch.feed(text)
+            if loop is not None:
+                offset = watch.offset_of(loop)
+                self.repetition = Repetition(channel, loop, offset, self._is_blocking)
+
+    def _end(self, channel: Channel) -> int:
+        watch = self._watches.get(channel)
+        return 0 if watch is None else watch.end
+
+    def _cleared(self, channel: Channel) -> int:
+        watch = self._watches.get(channel)
+        if watch is None:
+            return 0
+        return watch.cleared if self._is_blocking else watch.end
+
+    def _after_seams(self, said: Sequence[Said]) -> Iterator[Said]:
+        for one in said:
+            if one.kind == "reasoning" and self._drops_reasoning:
+                continue
+            seam = self._seams.get(one.kind)
+            if seam is None:
+                yield from self._flushed()
+                yield one
+            elif text := seam.feed(one.text):
+                yield one._replace(text=text)
+
+    def _flushed(self) -> Iterator[Said]:
+        """What the seams still hold, when something else follows or the answer ends."""
+        for channel in _CHANNELS:
+            if text := self._seams[channel].end():
+                yield Said(channel, text)

@@ -1,0 +1,76 @@
+"""Where a continuation meets what the caller has read: the overlap, which is not told twice.
+
+A model that is asked to go on often repeats the last words first. What it repeats is trimmed: the
+longest beginning of the new text that is an ending of the old one, of `MIN_OVERLAP` characters or
+more; and the last word, whole or cut, that is begun again with nothing between. Shorter agreements
+are chance, and stay.
+"""
+
+from __future__ import annotations
+
+MIN_OVERLAP = 8
+"""Characters that agree by more than chance."""
+
+MAX_OVERLAP = 400
+"""Characters of the old text that are compared; so many of the new one are held at most."""
+
+_MIN_WORD = 2
+
+
+class Seam:
+    """One channel's seam. Feed the new text in; what comes out goes on after the old one."""
+
+    __slots__ = ("_head", "_tail", "trimmed")
+
+    def __init__(self, told: str) -> None:
+        self._tail = told[-MAX_OVERLAP:]
+        self._head = ""
+        self.trimmed = 0
+        """Characters that were not told twice."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is held any more, and nothing will be."""
+        return not self._tail
+
+    def feed(self, text: str) -> str:
+        """The part of the new text that is certainly new; empty while it may be an overlap."""
+        if not self._tail:
+            return text
+        self._head += text
+        if self._may_agree_further():
+            return ""
+        return self._close()
+
+    def end(self) -> str:
+        """The new text is over: what of it was held and is new."""
+        return self._close() if self._tail else ""
+
+    def _may_agree_further(self) -> bool:
+        """Whether all of the new text so far stands in the old one, which then goes on."""
+        tail, head = self._tail, self._head
+        return 0 <= tail.find(head) < len(tail) - len(head)
+
+    def _close(self) -> str:
+        tail, head = self._tail, self._head
+        overlap = next(
+            (
+                length
+                for length in range(min(len(tail), len(head)), 0, -1)
+                if tail.endswith(head[:length])
+                and (length >= MIN_OVERLAP or self._is_last_word(length))
+            ),
+            0,
+        )
+        self._tail = self._head = ""
+        self.trimmed = overlap
+        return head[overlap:]
+
+    def _is_last_word(self, length: int) -> bool:
+        """Whether these last characters of the old text are a word, or as far as it came."""
+        tail = self._tail
+        return (
+            length >= _MIN_WORD
+            and tail[-length:].isalnum()
+            and not tail[-length - 1 : -length].isalnum()
+        )

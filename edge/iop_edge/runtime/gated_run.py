@@ -1,0 +1,274 @@
+"""A run that the gate owns: what it says is weighed before the caller reads it, and where the
+answer breaks off or goes wrong, another attempt goes on with it (GATE-1, GATE-7).
+
+It carries out what the gate decides: writes the pieces that are released into the one answer of
+the run, gives the lease back and asks for another, opens the attempt with the request that the
+gate names. At most one attempt of a run holds a lease, and none holds one while the run waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import structs
+
+from iop.runtime_pb2 import ResponseHead, RunEvent
+from iop_edge.gate.budget import Request
+from iop_edge.gate.evidence import Piece
+from iop_edge.gate.gate import Effect, Fail, Gate, Repair
+from iop_edge.gate.options import GateOptions
+from iop_edge.gate.report import Unrepaired
+from iop_edge.pool.catalog import Path
+from iop_edge.pool.demand import Demand
+from iop_edge.pool.estimate import estimate_tokens
+from iop_edge.runtime.dispatcher import PoolFault
+from iop_edge.runtime.run import Answer, Reader, Run, Tokens, pairs, tokens_of
+from iop_edge.runtime.work import GatedReader, GatedWork, ReportedUsage, RunSpec
+from iop_shared.errors import Code, Fault
+from iop_shared.ids import AdapterKey, NodeId, ProviderId, Target
+
+if TYPE_CHECKING:
+    from iop_edge.runtime.runs import RunService
+
+T = TypeVar("T")
+
+
+def unrepaired(options: GateOptions, work: GatedWork) -> Unrepaired | None:
+    """Why a run goes past the gate from its start; None where it does not."""
+    if work.choices > 1:
+        return "several_choices"
+    if work.snapshot_bytes > options.max_ingress_snapshot_bytes:
+        return "snapshot_too_large"
+    return None
+
+
+class _Source(Generic[T]):
+    """What one attempt brings, as pieces."""
+
+    __slots__ = ("_next", "is_over", "reader")
+
+    def __init__(self, reader: GatedReader[T], next_one: Callable[[], Awaitable[T | None]]) -> None:
+        self.reader = reader
+        self._next = next_one
+        self.is_over = False
+
+    async def next(self) -> Sequence[Piece]:
+        """The pieces of the next thing that arrives; `is_over` after the last. Raises Fault."""
+        arrived = await self._next()
+        if arrived is not None:
+            return self.reader.feed(arrived)
+        self.is_over = True
+        return self.reader.end()
+
+
+class GatedRun(Run):
+    """One run under the gate, from its spec to its usage record."""
+
+    def __init__(
+        self, service: RunService, spec: RunSpec, options: GateOptions, work: GatedWork
+    ) -> None:
+        super().__init__(service, spec)
+        self._options = options
+        self._request = work
+        self._gate = Gate(
+            options,
+            Request(
+                input_floor=spec.demand.input_tokens_floor,
+                asked_output=spec.demand.output_tokens,
+                output_limit=work.output_limit,
+                count_floor=lambda text: estimate_tokens([text]).floor,
+                estimate=lambda text: estimate_tokens([text], spec.chars_per_token).estimate,
+            ),
+            work.tool_schemas,
+            key=service.fingerprint_key,
+        )
+        self._stitch = work.stitch()
+        self._source: _Source[bytes] | _Source[RunEvent] | None = None
+        self._is_complete = False
+        self._readers: list[Reader] = []
+
+    # -- the answer ----------------------------------------------------------------------------
+
+    async def _answer(self) -> Answer:
+        head = await self._first_head()
+        if head is not None and head.status >= 400:
+            self._gate.saw_error()
+            return self._relayed(head)
+        self._begin_reading(head)
+        return Answer(
+            self, 200 if head is None else head.status, self._stitch.headers, self._released()
+        )
+
+    async def _first_head(self) -> ResponseHead | None:
+        """The head of the first attempt that gets one."""
+        try:
+            return await self._begin(self.spec.demand)
+        except PoolFault:
+            raise
+        except Fault as fault:
+            [step] = self._gate.failed(fault)
+        while isinstance(step, Repair):
+            try:
+                return await self._begin_again(step)
+            except PoolFault:
+                [step] = self._gate.not_begun("no_provider")
+            except Fault as fault:
+                [step] = self._gate.failed(fault)
+        assert isinstance(step, Fail)
+        raise self._cut or step.fault
+
+    async def _released(self) -> AsyncIterator[bytes]:
+        """Everything that the caller reads, over all attempts."""
+        effects = await self._more()
+        while True:
+            released = b"".join([self._stitch.write(one) for one in effects if type(one) is Piece])
+            if released:
+                self._note_first_byte()
+                yield released
+            step = effects[-1] if effects else None
+            if isinstance(step, Repair):
+                effects = await self._recover(step)
+            elif isinstance(step, Fail):
+                raise self._cut or step.fault
+            elif self._is_complete:
+                break
+            else:
+                effects = await self._more()
+        # The slot is free as soon as the upstream is done, however slowly the caller reads.
+        self._release()
+        used = self._usage()
+        rest = self._stitch.end(ReportedUsage(input_tokens=used.input, output_tokens=used.output))
+        assert self._reader is not None
+        self._end = self._reader.told_end or "completed"
+        if rest:
+            self._note_first_byte()
+            yield rest
+
+    async def _more(self) -> list[Effect]:
+        """What follows from the next thing that the attempt brings, or from nothing coming."""
+        attempt, gate, source = self._attempt, self._gate, self._source
+        assert attempt is not None
+        assert source is not None
+        now = asyncio.get_running_loop().time
+        try:
+            if not await attempt.has_arrived(gate.deadline):
+                return gate.expire(now())
+            pieces = await source.next()
+            at = now()
+            effects = [effect for piece in pieces for effect in gate.take(piece, at)]
+        except Fault as fault:
+            if self._cut is not None:
+                raise self._cut from None
+            if source.reader.told_end is None:
+                return gate.failed(fault)
+            source.is_over, effects = True, []
+        if source.is_over:
+            self._is_complete = True
+            effects += gate.end(now())
+        return effects
+
+    # -- attempts ------------------------------------------------------------------------------
+
+    async def _recover(self, repair: Repair) -> list[Effect]:
+        """Begin the next attempt, and wait for the first of its answer; or what follows where
+        there is no next one."""
+        try:
+            head = await self._begin_again(repair)
+        except PoolFault:
+            return self._gate.not_begun("no_provider")
+        except Fault as fault:
+            if self._cut is not None:
+                raise self._cut from None
+            if self._gate.answers(fault):
+                return self._gate.failed(fault)
+            return self._gate.not_begun("provider_refused")
+        if head is not None and head.status >= 400:
+            self._gate.saw_error()
+            return self._gate.not_begun("provider_refused")
+        self._is_complete = False
+        self._begin_reading(head)
+        return await self._more()
+
+    async def _begin_again(self, repair: Repair) -> ResponseHead | None:
+        self._end_attempt("internal")
+        demand = self.spec.demand
+        self._work = self._request
+        if repair.directive is not None:
+            said = repair.recorded, repair.directive
+            self._work = self._request.continued(
+                *said, temperature=repair.temperature, output_tokens=repair.output_tokens
+            )
+            added = self._request.continued_tokens(*said, self.spec.chars_per_token)
+            demand = structs.replace(
+                demand,
+                input_tokens=demand.input_tokens + added.estimate,
+                input_tokens_floor=demand.input_tokens_floor + added.floor,
+                output_tokens=repair.output_tokens,
+            )
+        if repair.avoids_tried:
+            try:
+                return await self._reenter(demand, avoids_tried=True)
+            except PoolFault as refusal:
+                if refusal.code is not Code.NO_PROVIDER:
+                    raise
+        return await self._reenter(demand, avoids_tried=False)
+
+    async def _reenter(self, demand: Demand, *, avoids_tried: bool) -> ResponseHead | None:
+        if self._last_lease is None:
+            return await self._begin(demand)
+        place = self._service.dispatcher.place_of(
+            self._last_lease, self._waited_s, avoids_tried=avoids_tried
+        )
+        return await self._begin(demand, place)
+
+    async def _attempt_on(
+        self,
+        node_id: NodeId,
+        adapter: AdapterKey,
+        target: Target,
+        provider_id: ProviderId | None,
+        path: Path,
+    ) -> ResponseHead | None:
+        group = None if provider_id is None else self.spec.model
+        self._gate.begin(
+            self._options.filters_at(model_group=group, target=target, provider_id=provider_id)
+        )
+        return await super()._attempt_on(node_id, adapter, target, provider_id, path)
+
+    def _begin_reading(self, head: ResponseHead | None) -> None:
+        attempt = self._attempt
+        assert attempt is not None
+        is_first = not self._gate.has_released
+        if head is None:
+            runner = self._request.gated_run_reader(is_first=is_first)
+            self._reader, self._source = runner, _Source(runner, attempt.next_event)
+        else:
+            assert self._target is not None
+            reader = self._request.gated_reader(
+                head.status, pairs(head), self._target, is_first=is_first
+            )
+            self._reader, self._source = reader, _Source(reader, attempt.next_chunk)
+        self._readers.append(self._reader)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._gate_report = self._gate.report()
+        super()._finish(error)
+
+    def _usage(self) -> Tokens:
+        """Of all attempts together: each was paid for."""
+        used = [tokens_of(reader, self.spec) for reader in self._readers]
+        known = [one for one in used if one.source != "none"]
+        if not known:
+            return super()._usage()
+        counted = [one.input for one in known if one.input is not None]
+        produced = [one.output for one in known if one.output is not None]
+        is_reported = all(one.source == "reported" for one in known)
+        return Tokens(
+            sum(counted) if counted else None,
+            sum(produced) if produced else None,
+            "reported" if is_reported else "estimated",
+        )
