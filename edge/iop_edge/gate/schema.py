@@ -57,6 +57,10 @@ _SAME_PLACE_BY_NAME = ("dependentSchemas", "dependencies")
 _ONE_OF_THESE_BELOW = ("additionalProperties", "items", "additionalItems")
 _BESIDE_THEM_BELOW = ("propertyNames", "contains")
 _ENUMERATED = ("enum", "const", "required", "dependentRequired", "type")
+_APPLICATORS: frozenset[str | int] = frozenset(
+    (*_SAME_PLACE, *_SAME_PLACE_EACH, *_SAME_PLACE_BY_NAME, *_ONE_OF_THESE_BELOW,
+     *_BESIDE_THEM_BELOW, "properties", "patternProperties", "prefixItems")
+)  # fmt: skip
 _NOT_FOLLOWED = (
     "$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems",
 )  # fmt: skip
@@ -296,8 +300,9 @@ def _told(error: ValidationError, names: set[str]) -> Misfit:
     if isinstance(error.kind, ValidationErrorKind.Required):
         steps.append(error.kind.property)
     elif isinstance(error.kind, ValidationErrorKind.FalseSchema):
-        # Nothing is allowed there, by whatever keyword leads to it.
-        rule = next((str(one) for one in error.schema_path if isinstance(one, str)), "")
+        # Nothing is allowed there, by the keyword that leads to it.
+        above = [one for one in error.evaluation_path if one in _APPLICATORS]
+        rule = str(above[-1]) if above else ""
     return Misfit("".join(f"/{_step(step, names)}" for step in steps), rule)
 
 

@@ -29,8 +29,8 @@ FaultKind = Literal["not_json", "not_fitting", "unknown_tool"]
 class ToolFault(Struct, frozen=True, kw_only=True):
     """The first call that cannot be used.
 
-    `index` is the call's in the answer. `name` is a declared one, and empty for an unknown tool: then it would be the model's own
-    text. `place` and `rule` are those of `schema.Misfit`.
+    `index` is the call's in the answer. `name` is a declared one, and empty for an unknown tool:
+    then it would be the model's own text. `place` and `rule` are those of `schema.Misfit`.
     """
 
     kind: FaultKind

@@ -54,7 +54,7 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     models = draw(st.dictionaries(st.sampled_from(MODELS), served, min_size=1))
     window = draw(st.sampled_from([None, None, 150]))
     threshold = draw(st.sampled_from([100, 100, 50]))
-    needed = st.sampled_from([(), (), (), ("tool_calling",), ("count_tokens",)])
+    needed = st.sampled_from([(), (), ("tool_calling",), ("count_tokens",)])
     gate_needs = {(m, p): draw(needed) for m, providers in models.items() for p in providers}
     return catalog(
         map(one, names), models, window=window, threshold=threshold, gate_needs=gate_needs
