@@ -15,7 +15,6 @@ from typing import Protocol, get_args
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
@@ -29,9 +28,7 @@ from iop_edge.runtime.usage import UsageRecord
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.http.request import Request
 from iop_edge.serve.http.routes import Route, Router
-
-_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_UPSTREAM_STATUS = "error:upstream_"
+from iop_edge.serve.run_totals import RunTotals
 
 
 class EdgeViews(Protocol):
@@ -59,46 +56,8 @@ class EdgeMetrics:
         self._registry = registry = CollectorRegistry()
         registry.register(_LiveCollector(views))
         ProcessCollector(namespace="iop_edge", registry=registry)
-        run = ["model", "provider_id"]
-        self._runs = Counter(
-            "iop_edge_runs",
-            "Runs that have ended, by how they ended",
-            [*run, "end"],
-            registry=registry,
-        )
-        self._retried = Counter(
-            "iop_edge_run_retries",
-            "Attempts beyond the first of their run",
-            run,
-            registry=registry,
-        )
-        self._tokens = Counter(
-            "iop_edge_tokens",
-            "Tokens of runs that have ended, reported by the upstream or estimated",
-            [*run, "direction", "source"],
-            registry=registry,
-        )
-        self._duration = Histogram(
-            "iop_edge_run_duration_seconds",
-            "Time from a run's start to its end",
-            run,
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._first_byte = Histogram(
-            "iop_edge_run_first_byte_seconds",
-            "Time from a run's start to the first byte of its answer; of a stream, the first token",
-            run,
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._queue_wait = Histogram(
-            "iop_edge_queue_wait_seconds",
-            "Time that runs waited for a slot",
-            ["model"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
+        self._runs = RunTotals()
+        registry.register(self._runs)
         self._refreshes = Counter(
             "iop_edge_refreshes",
             "Refreshes of the config, by mode and result",
@@ -120,19 +79,7 @@ class EdgeMetrics:
 
     def observe(self, record: UsageRecord) -> None:
         """Count a run that has ended."""
-        model = record.model if self._views.has_model(record.model) else ""
-        provider_id = record.provider_id or ""
-        self._runs.labels(model, provider_id, _end(record.end)).inc()
-        self._duration.labels(model, provider_id).observe(record.duration_ms / 1000)
-        self._queue_wait.labels(model).observe(record.queue_ms / 1000)
-        if record.attempts > 1:
-            self._retried.labels(model, provider_id).inc(record.attempts - 1)
-        if record.first_byte_ms is not None:
-            self._first_byte.labels(model, provider_id).observe(record.first_byte_ms / 1000)
-        for direction, tokens in (("input", record.input_tokens), ("output", record.output_tokens)):
-            if tokens:
-                source = record.usage_source
-                self._tokens.labels(model, provider_id, direction, source).inc(tokens)
+        self._runs.observe(record, record.model if self._views.has_model(record.model) else "")
 
     def observe_refresh(self, record: RefreshRecord) -> None:
         """Count a refresh that has ended, whoever asked for it."""
@@ -267,9 +214,3 @@ def _providers(status: EdgeStatus) -> Iterator[Metric]:
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:
     return GaugeMetricFamily(name, documentation, value=value)
-
-
-def _end(end: str) -> str:
-    """How a run ended, out of a closed set: an upstream's status counts by its class."""
-    status = end.removeprefix(_UPSTREAM_STATUS)
-    return f"{_UPSTREAM_STATUS}{status[0]}xx" if status != end and status.isdigit() else end
