@@ -1355,6 +1355,11 @@ class BodyChunk(message.Message):
 
 @typing.final
 class RunEvent(message.Message):
+    """An event costs credit like body bytes: the size of its whole NodeFrame, but at least 64 bytes,
+    so that a run of empty events is bounded too, and at most 16 KiB, which every window can pay.
+    No frame with an event is longer than 32 KiB: a longer delta is cut into several.
+    """
+
     DESCRIPTOR: descriptor.Descriptor
 
     ATTEMPT_ID_FIELD_NUMBER: builtins.int
@@ -1506,6 +1511,10 @@ class Cancel(message.Message):
 
 @typing.final
 class Credit(message.Message):
+    """The receiver's reader has consumed so much. What costs credit: the content of a BodyChunk, byte
+    for byte, and a RunEvent as is said there; nothing else does.
+    """
+
     DESCRIPTOR: descriptor.Descriptor
 
     ATTEMPT_ID_FIELD_NUMBER: builtins.int

@@ -20,6 +20,9 @@ from iop_shared.session.handshake import Handshake, Kind, ProtocolError
 from iop_shared.session.liveness import Liveness
 from iop_shared.session.outbox import FRAME_WEIGHT_BYTES, Chunk, Outbox
 
+PARTING_TIMEOUT_S = 2.0
+"""How long the last words of a session may take in each direction."""
+
 Sent = TypeVar("Sent")
 """Frames of this end."""
 Heard = TypeVar("Heard")
@@ -54,6 +57,8 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         self._heartbeats = 0
         self._writer: asyncio.Future[None] | None = None
         self._closed_because: str | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        """Done once the session is over."""
         self._due = liveness.next_due()
         self._timer = self._loop.call_at(self._due, self._tick)
 
@@ -104,6 +109,7 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         self._handshake.end()
         self._timer.cancel()
         self._wake()
+        self.closed.set_result(None)
         self._closed(reason)
 
     # -- what is sent --------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from iop.runtime_pb2 import (
     NodeConfigPayload,
     NodeReport,
     ProtocolRange,
+    ProviderResource,
     ProviderTunnelRequest,
 )
 from iop_edge.config.effective import Health
@@ -98,7 +99,8 @@ class Pair:
     def __init__(self) -> None:
         self.pool = PoolEars()
         self.hub = NodeHub(boot_id="boot", version="test", pool=self.pool, budget=WindowBudget())
-        self.hub.set_desired({NODE: NodeConfigPayload(generation=1)})
+        provider = ProviderResource(id="p1")
+        self.hub.set_desired({NODE: NodeConfigPayload(generation=1, providers=[provider])})
         self._tasks: list[asyncio.Task[None]] = []
         self._ends: list[NodeSessionEnd] = []
 

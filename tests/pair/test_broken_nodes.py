@@ -188,6 +188,15 @@ async def test_a_hello_that_names_no_process_is_refused(edge: Edge) -> None:
     assert "instance_id" in details
 
 
+async def test_a_hello_that_names_its_process_without_end_is_refused(edge: Edge) -> None:
+    async with scripted(edge) as node:
+        hello = Hello(protocol=ProtocolRange(min=1, max=1), instance_id="i" * 129)
+        await node.send(NodeFrame(hello=hello))
+        status, details = await node.refusal()
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert details == "an instance_id has at most 128 characters"
+
+
 async def test_more_than_the_hello_in_the_first_message_is_refused(edge: Edge) -> None:
     async with scripted(edge) as node:
         await node.send(NodeFrame(hello=HELLO), NodeFrame(run_event=RunEvent()))
@@ -210,6 +219,10 @@ def _over_credit_with_events(attempt_id: int) -> list[NodeFrame]:
     return [NodeFrame(run_event=RunEvent(attempt_id=attempt_id))] * (INITIAL_WINDOW_BYTES // 64 + 1)
 
 
+def _event_longer_than_it_pays_for(attempt_id: int) -> list[NodeFrame]:
+    return [NodeFrame(run_event=RunEvent(attempt_id=attempt_id, text_delta="x" * 40_000))]
+
+
 def _too_much_credit(attempt_id: int) -> list[NodeFrame]:
     credit = Credit(attempt_id=attempt_id, window_bytes=CREDIT_LIMIT_BYTES)
     return [NodeFrame(credit=credit)]
@@ -222,6 +235,7 @@ def _too_much_credit(attempt_id: int) -> list[NodeFrame]:
         (_second_hello, "a greeting frame while the session is open"),
         (_over_credit, "32769 bytes received, at most 32767 are allowed"),
         (_over_credit_with_events, "64 bytes received, at most 0 are allowed"),
+        (_event_longer_than_it_pays_for, "bytes in one event, at most 32768 are allowed"),
         (_too_much_credit, f"bytes of credit, at most {CREDIT_LIMIT_BYTES} are allowed"),
     ],
 )

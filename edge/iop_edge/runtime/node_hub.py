@@ -7,6 +7,7 @@ candidates and when they cease to be (POOL-1). It opens no socket and knows no r
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Literal, Protocol, cast
 
@@ -20,6 +21,13 @@ from iop.runtime_pb2 import (
 )
 from iop_edge.config.effective import Health
 from iop_edge.runtime.attempt import Attempt
+from iop_edge.runtime.node_claims import (
+    MAX_CODE_CHARS,
+    MAX_DRAINING,
+    MAX_REASON_CHARS,
+    cut,
+    refusal_line,
+)
 from iop_edge.runtime.node_push import MAX_PAYLOAD_BYTES, NodeAnswer, Outcome, push, too_large
 from iop_edge.runtime.node_session import NodeSession
 from iop_edge.runtime.node_state import NodeState, NodeView, view_of
@@ -172,28 +180,32 @@ class NodeHub:
             session.dropped["late"] += 1
             return
         generation = Generation(answer.generation)
-        if not 0 < generation <= (node.sent or 0):
-            # It answers what this session was never sent.
+        if generation not in node.asked:
+            # It answers what this session was never sent, or answers again.
             session.dropped["unasked"] += 1
             return
-        node.effective = Generation(answer.effective_generation) or None
+        # Nodes answer in order, so nothing older is answered after this: no fact goes back.
+        node.asked = {asked for asked in node.asked if asked > generation}
+        effective = generation if answer.is_acknowledged else answer.effective_generation
+        node.effective = _known(effective, node.sent)
         if answer.is_acknowledged:
             node.acknowledged = generation
             if generation == node.desired:
                 node.last_failure = None
             if not node.takes_runs and not session.is_leaving:
                 node.takes_runs = True
-                _log.info("node_connected", node_id=node.node_id, generation=generation)
+                self._tell(node, "node_connected", generation=generation)
                 self._pool.node_connected(node.node_id)
         else:
             node.refused = generation
-            node.last_failure = f"{answer.code}: {answer.reason}"
-            _log.warning(
+            node.last_failure = refusal_line(answer.code, answer.reason)
+            self._tell(
+                node,
                 "node_refused_config",
-                node_id=node.node_id,
+                is_warning=True,
                 generation=generation,
-                code=answer.code,
-                reason=answer.reason,
+                code=cut(answer.code, MAX_CODE_CHARS),
+                reason=cut(answer.reason, MAX_REASON_CHARS),
             )
         pending = node.pending.pop(generation, None)
         if pending is not None and not pending.done():
@@ -206,7 +218,7 @@ class NodeHub:
         node.report_runs = report.active_runs
         node.draining = tuple(
             (Generation(entry.generation), entry.active_runs, entry.deadline_in_ms)
-            for entry in report.draining
+            for entry in report.draining[:MAX_DRAINING]
         )
         self._hear_health(node, report)
 
@@ -218,17 +230,22 @@ class NodeHub:
             for entry in report.health
             if entry.health in _LOWERED
         }
+        if heard and node.payload is not None:
+            # What is not the node's own is none of its affair.
+            own = {ProviderId(one.id) for one in node.payload.providers}
+            heard = {provider_id: told for provider_id, told in heard.items() if provider_id in own}
         for provider_id in sorted(node.lowered.keys() - heard.keys()):
-            _log.info("provider_recovered", node_id=node.node_id, provider_id=provider_id)
+            self._tell(node, "provider_recovered", provider_id=provider_id)
             self._pool.probed_health(Resource(node.node_id, provider_id), "healthy")
         for provider_id, (health, reason) in heard.items():
             if node.lowered.get(provider_id) != health:
-                _log.warning(
+                self._tell(
+                    node,
                     "provider_lowered",
-                    node_id=node.node_id,
+                    is_warning=True,
                     provider_id=provider_id,
                     health=health,
-                    reason=reason,
+                    reason=cut(reason, MAX_CODE_CHARS),
                 )
                 self._pool.probed_health(Resource(node.node_id, provider_id), health)
         node.lowered = {provider_id: health for provider_id, (health, _) in heard.items()}
@@ -237,7 +254,7 @@ class NodeHub:
         node = self._nodes[session.node_id]
         if node.session is session and node.takes_runs:
             node.takes_runs = False
-            _log.info("node_leaving", node_id=node.node_id, reason=reason)
+            self._tell(node, "node_leaving", reason=reason)
             self._pool.node_lost(node.node_id)
 
     def on_closed(self, session: NodeSession, reason: str) -> None:
@@ -246,13 +263,14 @@ class NodeHub:
             return
         node.session = None
         node.sent = None
+        node.asked.clear()
         node.refused = None
         node.draining = ()
         node.report_runs = 0
         for pending in node.pending.values():
             pending.cancel()
         node.pending.clear()
-        _log.warning("node_lost", node_id=node.node_id, session=session.epoch, reason=reason)
+        self._tell(node, "node_lost", is_warning=True, session=session.epoch, reason=reason)
         if node.takes_runs or node.lowered:
             node.takes_runs = False
             node.lowered = {}
@@ -266,10 +284,11 @@ class NodeHub:
         session.dropped = node.dropped  # counted for the node, over all its sessions
         node.session = session
         node.sent = node.desired
+        node.asked = set() if node.desired is None else {node.desired}
         node.acknowledged = None
         # What it ran under another edge process says nothing about this one's generations.
         node.effective = (
-            Generation(hello.effective_generation) or None
+            _known(hello.effective_generation, node.desired)
             if hello.last_boot_id == self._boot_id
             else None
         )
@@ -287,11 +306,26 @@ class NodeHub:
                 payload=node.payload,
             )
         )
-        _log.info(
+        self._tell(
+            node,
             "node_joining",
-            node_id=node.node_id,
             session=session.epoch,
-            node_version=hello.version,
+            node_version=session.node_version,
             generation=node.sent,
         )
         return session
+
+    @staticmethod
+    def _tell(node: NodeState, event: str, *, is_warning: bool = False, **facts: object) -> None:
+        """Log what a node did. One that does it over and over must not fill the log."""
+        if not node.quota.allows(asyncio.get_running_loop().time()):
+            return
+        if node.quota.suppressed:
+            facts["suppressed_lines"] = node.quota.take_suppressed()
+        log = _log.warning if is_warning else _log.info
+        log(event, node_id=node.node_id, **facts)
+
+
+def _known(claimed: int, newest: Generation | None) -> Generation | None:
+    """A generation that a node says it runs; None where this edge process never made it."""
+    return Generation(claimed) if 0 < claimed <= (newest or 0) else None

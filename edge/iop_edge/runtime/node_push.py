@@ -88,6 +88,7 @@ async def _push_one(node: NodeState, payload: NodeConfigPayload, deadline: float
         node.pending[generation] = pending
     if node.sent != generation:
         node.sent = generation
+        node.asked.add(generation)
         node.session.refresh(payload)
     try:
         async with asyncio.timeout_at(deadline):

@@ -28,10 +28,8 @@ from iop.runtime_pb2 import (
     NodeReport,
     Welcome,
 )
-from iop.runtime_pb2 import (
-    Fault as FaultFrame,
-)
 from iop_edge.runtime.attempt import Attempt
+from iop_edge.runtime.node_claims import MAX_CODE_CHARS, MAX_ID_CHARS, cut, fault_of
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId
 from iop_shared.session.flow import ReceiveWindow, SendWindow, WindowBudget, event_cost
@@ -70,7 +68,7 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
         super().__init__(epoch, Liveness(asyncio.get_running_loop().time()))
         self.node_id = node_id
         self.instance_id = hello.instance_id
-        self.node_version = hello.version
+        self.node_version = cut(hello.version, MAX_ID_CHARS)
         self.is_leaving = False
         """The node has said goodbye: it takes no new attempts."""
         self._events = events
@@ -219,7 +217,7 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
             case "goodbye":
                 self._handshake.receive(Kind.GOODBYE)
                 self.is_leaving = True
-                self._events.on_leaving(self, frame.goodbye.reason)
+                self._events.on_leaving(self, cut(frame.goodbye.reason, MAX_CODE_CHARS))
             case _:
                 self.dropped["unknown"] += 1
 
@@ -242,12 +240,4 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
             return
         if end.fault.upstream_may_have_started:
             attempt.on_started()
-        attempt.on_end(_fault(end.fault))
-
-
-def _fault(told: FaultFrame) -> Fault:
-    """A node's fault as the edge's own. A code this edge does not know is `internal`."""
-    try:
-        return Fault(Code(told.code), told.message, param=told.param or None)
-    except ValueError:
-        return Fault(Code.INTERNAL, f"the node reported {told.code!r}")
+        attempt.on_end(fault_of(end.fault))

@@ -15,6 +15,7 @@ import msgspec
 
 from iop.runtime_pb2 import NodeConfigAnswer, NodeConfigPayload
 from iop_edge.config.effective import Health
+from iop_edge.runtime.line_quota import LineQuota
 from iop_edge.runtime.node_session import NodeSession
 from iop_shared.ids import Generation, NodeId, ProviderId
 
@@ -43,6 +44,7 @@ class NodeState:
 
     __slots__ = (
         "acknowledged",
+        "asked",
         "desired",
         "draining",
         "dropped",
@@ -52,6 +54,7 @@ class NodeState:
         "node_id",
         "payload",
         "pending",
+        "quota",
         "refused",
         "report_runs",
         "sent",
@@ -64,6 +67,8 @@ class NodeState:
         self.payload: NodeConfigPayload | None = None
         self.desired: Generation | None = None
         self.sent: Generation | None = None
+        self.asked: set[Generation] = set()
+        """Sent in this session and not answered yet."""
         self.acknowledged: Generation | None = None
         self.effective: Generation | None = None
         self.last_failure: str | None = None
@@ -75,6 +80,7 @@ class NodeState:
         self.report_runs = 0
         self.draining: tuple[tuple[Generation, int, int], ...] = ()
         self.dropped: Counter[str] = Counter()
+        self.quota = LineQuota()
 
 
 def view_of(node: NodeState) -> NodeView:

@@ -23,13 +23,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from iop.runtime_pb2 import DESCRIPTOR, EdgeBatch, Hello, NodeBatch
+from iop.runtime_pb2 import DESCRIPTOR, Hello, NodeBatch
 from iop.runtime_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
+from iop_edge.runtime.node_claims import MAX_ID_CHARS
 from iop_edge.runtime.node_hub import JoinRefused, NodeHub
 from iop_edge.runtime.node_session import NodeSession
 from iop_edge.serve.peer_certificate import names_node
 from iop_shared import logs
 from iop_shared.ids import NodeId
+from iop_shared.session_end import PARTING_TIMEOUT_S
 from iop_shared.wire import AUTHORIZATION
 
 SERVICE_NAME = DESCRIPTOR.services_by_name["NodeLink"].full_name
@@ -44,12 +46,12 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class NodeTokens:
     """Which node a token belongs to, by the sha256 of its UTF-8 bytes.
 
-    Looking a digest up says nothing about the token, since the caller does not choose it bit by
-    bit; the comparison that decides is constant in time all the same.
+    A digest is looked up and then compared in constant time: how long the look-up takes tells
+    something about digests alone, which nobody can choose bit by bit.
     """
 
     def __init__(self, digests: Mapping[NodeId, bytes]) -> None:
-        self._by_digest = {digest: node_id for node_id, digest in digests.items()}
+        self._by_digest = {digest: (digest, node_id) for node_id, digest in digests.items()}
 
     def __repr__(self) -> str:
         return f"NodeTokens({len(self._by_digest)} nodes)"
@@ -59,10 +61,8 @@ class NodeTokens:
         if scheme.lower() != "bearer" or not token:
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        for known, node_id in self._by_digest.items():
-            if known[:8] == digest[:8] and hmac.compare_digest(known, digest):
-                return node_id
-        return None
+        known, node_id = self._by_digest.get(digest, (bytes(len(digest)), None))
+        return node_id if hmac.compare_digest(known, digest) else None
 
 
 class NodeLink(NodeLinkServicer):
@@ -83,9 +83,9 @@ class NodeLink(NodeLinkServicer):
     def add_to(self, server: grpc.aio.Server) -> None:
         add_NodeLinkServicer_to_server(self, server)
 
-    async def Session(
+    async def Session(  # type: ignore[override]  # grpc takes a coroutine that writes as well
         self, request_iterator: AsyncIterator[NodeBatch], context: _Context
-    ) -> AsyncIterator[EdgeBatch]:
+    ) -> None:
         node_id = await self._authenticated(context)
         hello = await self._hello(request_iterator, context)
         try:
@@ -106,12 +106,17 @@ class NodeLink(NodeLinkServicer):
             )
             await context.abort(status, f"{refusal.code}: {refusal}")
         reader = asyncio.create_task(_read(session, request_iterator))
+        writer = asyncio.create_task(_write(session, context))
         try:
-            while (batch := await session.next_batch()) is not None:
-                yield batch
+            # Not the writer alone: a peer that takes nothing would keep it, and all that it holds.
+            await asyncio.wait((session.closed,))
+            # What was said last is still written, to a peer that takes it.
+            await asyncio.wait((writer,), timeout=PARTING_TIMEOUT_S)
         finally:
-            reader.cancel()
             session.close("the stream ended")
+            reader.cancel()
+            writer.cancel()
+            await asyncio.wait((reader, writer))
         if session.close_reason and session.close_reason.startswith("protocol_error"):
             await context.abort(grpc.StatusCode.INTERNAL, session.close_reason)
 
@@ -150,6 +155,11 @@ class NodeLink(NodeLinkServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "a hello must name its process (instance_id)"
             )
+        if len(hello.instance_id) > MAX_ID_CHARS:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"an instance_id has at most {MAX_ID_CHARS} characters",
+            )
         return hello
 
     def _count_refusal(self, context: _Context) -> None:
@@ -161,6 +171,14 @@ class NodeLink(NodeLinkServicer):
 def _is_telling(count: int) -> bool:
     """The 1st, 2nd, 4th, 8th …: one that retries for days must not fill the log."""
     return count & (count - 1) == 0
+
+
+async def _write(session: NodeSession, context: _Context) -> None:
+    try:
+        while (batch := await session.next_batch()) is not None:
+            await context.write(batch)
+    except Exception as error:
+        session.close(f"the connection broke: {type(error).__name__}")
 
 
 async def _read(session: NodeSession, batches: AsyncIterator[NodeBatch]) -> None:

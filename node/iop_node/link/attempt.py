@@ -23,7 +23,7 @@ from iop_node.adapters.base import (
 from iop_node.adapters.base import RunEvent as AdapterEvent
 from iop_shared.errors import Code, Fault
 from iop_shared.session.flow import (
-    MAX_EVENT_COST_BYTES,
+    MAX_EVENT_BYTES,
     ReceiveWindow,
     SendWindow,
     event_cost,
@@ -135,7 +135,7 @@ class AttemptResponder:
                     "the upstream sent a number or a text that is out of every bound",
                 ) from None
             size = frame.ByteSize()
-            if size > 2 * MAX_EVENT_COST_BYTES:
+            if size > MAX_EVENT_BYTES:
                 raise Fault(
                     Code.UPSTREAM_INVALID,
                     f"the upstream sent a part of a tool call that is {size} bytes long",

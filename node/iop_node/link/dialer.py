@@ -24,12 +24,10 @@ from iop_node.link.session import NodePorts, NodeSessionEnd
 from iop_shared import logs
 from iop_shared.session.flow import WindowBudget
 from iop_shared.session.handshake import SPOKEN, ProtocolError
+from iop_shared.session_end import PARTING_TIMEOUT_S
 from iop_shared.wire import AUTHORIZATION, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, node_batch
 
 WELCOME_TIMEOUT_S = 15.0
-
-PARTING_TIMEOUT_S = 2.0
-"""How long the last words of a session may take in each direction."""
 
 SETTLED_AFTER_S = 10.0
 """A session that lasted so long was a success: the next delay is the first one again. One that is

@@ -103,8 +103,6 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         self._idle.set()
         self._is_leaving = False
         self._reported = NodeReport()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
-        """Done once the session is over."""
         self._apply(welcome.payload, is_welcome=True)
 
     def __repr__(self) -> str:
@@ -156,7 +154,6 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         for running in self._running.values():
             if running.task is not None:
                 running.task.cancel()
-        self.closed.set_result(None)
         self._ports.connected(False)
 
     def _receive(self, frame: EdgeFrame) -> None:

@@ -23,11 +23,9 @@ MIN_EVENT_COST_BYTES = 64
 
 MAX_EVENT_COST_BYTES = 16 * 1024
 
-
-def event_cost(frame_bytes: int) -> int:
-    """What a frame that cannot be cut costs in credit: its size, within bounds that memory is
-    worth and that every window can pay. Both ends reckon it alike."""
-    return max(MIN_EVENT_COST_BYTES, min(frame_bytes, MAX_EVENT_COST_BYTES))
+MAX_EVENT_BYTES = 2 * MAX_EVENT_COST_BYTES
+"""How long an event may be. The cost is bounded below what a window begins with, so without this
+a few long events would hold any amount of memory for a window's worth of credit."""
 
 
 class FlowViolation(Exception):
@@ -37,6 +35,15 @@ class FlowViolation(Exception):
         super().__init__(f"{actual} bytes {what}, at most {allowed} are allowed")
         self.actual = actual
         self.allowed = allowed
+
+
+def event_cost(frame_bytes: int) -> int:
+    """What a frame that cannot be cut costs in credit: its size, within bounds that memory is
+    worth and that every window can pay. Both ends reckon it alike. Raises FlowViolation over
+    MAX_EVENT_BYTES."""
+    if frame_bytes > MAX_EVENT_BYTES:
+        raise FlowViolation("in one event", frame_bytes, MAX_EVENT_BYTES)
+    return max(MIN_EVENT_COST_BYTES, min(frame_bytes, MAX_EVENT_COST_BYTES))
 
 
 class WindowBudget:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from iop_shared.session.flow import (
     CREDIT_LIMIT_BYTES,
     INITIAL_WINDOW_BYTES,
+    MAX_EVENT_BYTES,
     MAX_EVENT_COST_BYTES,
     MAX_WINDOW_BYTES,
     FlowViolation,
@@ -122,4 +123,14 @@ def test_a_window_of_another_initial_size_gives_back_just_what_it_grew_by() -> N
 
 
 def test_an_event_costs_something_however_short_and_never_more_than_every_window_can_pay() -> None:
-    assert [event_cost(size) for size in (0, 64, 65, 10**9)] == [64, 64, 65, MAX_EVENT_COST_BYTES]
+    sizes = (0, 64, 65, MAX_EVENT_COST_BYTES + 1, MAX_EVENT_BYTES)
+    assert [event_cost(size) for size in sizes] == [
+        *(64, 64, 65),
+        *(MAX_EVENT_COST_BYTES, MAX_EVENT_COST_BYTES),
+    ]
+
+
+@pytest.mark.req("NODE-8")
+def test_an_event_that_holds_more_than_it_pays_for_is_a_breach() -> None:
+    with pytest.raises(FlowViolation, match="32769 bytes in one event, at most 32768 are allowed"):
+        event_cost(MAX_EVENT_BYTES + 1)
