@@ -9,6 +9,8 @@ reaches a terminal as anything but visible characters.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import errno
 import json
 import logging
@@ -49,6 +51,7 @@ def configure(level: Level = "info", output: Format = "json") -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _let_waiting_lines_go_first,
             _tell_exception,
             _redact,
             *([_make_visible, _lay_out_exception] if output == "console" else []),
@@ -80,7 +83,8 @@ def shows_debug() -> bool:
 class RecordLog:
     """Lines of one event that is logged at every run, at level info and at little cost.
 
-    The lines are those that a logger of `get` would write. No field of `kind` may have a name
+    The lines are those that a logger of `get` would write, in the same order; those of one turn
+    of the event loop are written together, at its end. No field of `kind` may have a name
     under which a logger replaces values; raises ValueError for one that has.
     """
 
@@ -100,12 +104,47 @@ class RecordLog:
             self._logger.info(self._event, **json.loads(encoded))
             return
         now = datetime.now(UTC).isoformat(timespec="microseconds")[:-6]
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f'{self._head}{encoded[1:-1].decode()}{self._tail}{now}Z"}}\n')
-            sys.stderr.flush()
+        _waiting_lines.add(f'{self._head}{encoded[1:-1].decode()}{self._tail}{now}Z"}}\n')
+
+
+class _WaitingLines:
+    """Lines for standard error. A write is a system call, and runs often end together."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        if len(self._lines) > 1:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.write()
+        else:
+            loop.call_soon(self.write)
+
+    def write(self) -> None:
+        """Write those that wait. Never raises for what the stream does."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            with suppress(OSError, ValueError):
+                sys.stderr.write("".join(lines))
+                sys.stderr.flush()
+
+
+_waiting_lines = _WaitingLines()
+atexit.register(_waiting_lines.write)
 
 
 # -- processors ------------------------------------------------------------------------------------
+
+
+def _let_waiting_lines_go_first(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    _waiting_lines.write()
+    return event
 
 
 def _tell_exception(

@@ -153,6 +153,38 @@ def test_values_under_names_of_secrets_are_replaced(capsys: pytest.CaptureFixtur
     assert line["token_ref"] == "ci"
 
 
+@pytest.mark.req("OPS-3")
+async def test_records_of_one_turn_of_the_loop_are_written_at_once_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[list[str]] = []
+
+    class Stream:
+        def isatty(self) -> bool:
+            return False
+
+        def write(self, text: str) -> int:
+            if told := [json.loads(line) for line in text.splitlines() if line]:
+                written.append([line.get("model", line["event"]) for line in told])
+            return len(text)
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr("sys.stderr", Stream())
+    logs.configure("info", "json")
+    record = logs.RecordLog("test", "seen", Seen).write
+    record(b'{"model":"a"}')
+    record(b'{"model":"b"}')
+    assert written == []
+    await asyncio.sleep(0)
+    assert written == [["a", "b"]]
+    record(b'{"model":"c"}')
+    logs.get("test").info("between")
+    record(b'{"model":"d"}')
+    await asyncio.sleep(0)
+    assert written == [["a", "b"], ["c"], ["between"], ["d"]]
+
+
 def test_a_record_is_no_fault_of_the_run_where_nobody_reads_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
