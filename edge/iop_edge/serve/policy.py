@@ -115,8 +115,11 @@ def traceparent_of(headers: Headers) -> str:
 
 def asked_tokens(protocol: CallerProtocol, members: Members) -> int | None:
     """The output that the caller asked for; a policy's own default is not counted (POOL-4)."""
-    limits = (whole_number(members, name) for name in protocol.limit_fields)
-    return next((limit for limit in limits if limit is not None), None)
+    for name in protocol.limit_fields:
+        limit = whole_number(members, name)
+        if limit is not None:
+            return limit
+    return None
 
 
 def apply_generation_policy(

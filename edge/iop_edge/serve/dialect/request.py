@@ -24,10 +24,12 @@ _SEARCHED_BYTES = 1024 * 1024
 
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _text = msgspec.json.Decoder(str).decode
+_whole = msgspec.json.Decoder(int).decode
 _encode = msgspec.json.Encoder().encode
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NULL = re.compile(rb"null").match
+_EMPTY_LIST = re.compile(rb"\[\s*\]").match
 
 Members = dict[str, Raw]
 
@@ -128,7 +130,7 @@ def require_model_id(model: str) -> None:
 def whole_number(members: Members, name: str) -> int | None:
     """A field that was checked to be a whole number; None where it is not given."""
     raw = members.get(name)
-    return None if raw is None else msgspec.json.decode(raw, type=int)
+    return None if raw is None else _whole(raw)
 
 
 def is_true(members: Members, name: str) -> bool:
@@ -140,7 +142,7 @@ def is_true(members: Members, name: str) -> bool:
 def has_items(members: Members, name: str) -> bool:
     """Whether a field that was checked to be a list is given and not empty."""
     raw = members.get(name)
-    return raw is not None and re.match(rb"\[\s*\]", raw) is None
+    return raw is not None and not _EMPTY_LIST(raw)
 
 
 def body_parts(members: Members, changes: Mapping[str, bytes]) -> list[bytes | Raw]:
