@@ -72,6 +72,9 @@ class StreamStitch:
         renderer = self._renderer
         if renderer is None:
             renderer = self._renderer = self._told.renderer()
+        if self._has_finished:
+            # The answer is whole, whatever its upstream failed to send after that.
+            return b""
         calls = self._told.calls
         return b"".join([renderer.feed(run_event(said, calls)) for said in piece.said])
 
