@@ -69,7 +69,8 @@ def body(work: CallerWork) -> Any:
             "responses",
             b'{"model":"m","input":[ ]}',
             (
-                b'{"model":"served","input":[{"type":"message","role":"assistant","content":"one two"},'
+                b'{"model":"served","input":['
+                b'{"type":"message","role":"assistant","content":"one two"},'
                 b'{"type":"message","role":"user","content":"Go on."}]}'
             ),
         ),
