@@ -19,8 +19,8 @@ What cannot be judged is no fault of the model's.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, TypeGuard
 
@@ -34,8 +34,12 @@ MAX_COST = 2_000_000
 
 _MAX_SUBSCHEMAS = 2_000
 _MAX_PATTERNS = 64
-_MAX_PATTERN_BYTES = 131_072
+_MAX_PATTERN_BYTES = 65_536
 """Of one compiled pattern."""
+_MAX_CACHED = 256
+_MAX_CACHED_BYTES = 2_097_152
+"""Of what the cache holds, as written; a pattern counts for much more than it is long."""
+_BYTES_PER_PATTERN = 8_192
 _MAX_DEPTH = 32
 _MAX_VALUES = 100_000
 _MAX_EXPLAINED_COST = 20_000
@@ -97,6 +101,7 @@ class ToolSchema:
     def __init__(self, raw: bytes) -> None:
         document = _decoded(raw)
         self._graph = _Graph(document)
+        self.kept_bytes = len(raw) + _BYTES_PER_PATTERN * self._graph.pattern_count
         try:
             self._validator: Validator = _validator_for(
                 document,
@@ -143,17 +148,40 @@ class ToolSchema:
         raise Unjudgeable("the engine contradicts itself")
 
 
-def tool_schema(raw: bytes) -> ToolSchema | None:
-    """The compiled schema, from a cache of the last few hundred; None where it cannot be judged."""
-    return _compiled(raw) if 0 < len(raw) <= MAX_SCHEMA_BYTES else None
+class SchemaCache:
+    """The schemas that were used last, compiled; bounded in number and in size."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[bytes, ToolSchema | None] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, raw: bytes) -> ToolSchema | None:
+        """The compiled schema; None where it cannot be judged."""
+        if not 0 < len(raw) <= MAX_SCHEMA_BYTES:
+            return None
+        if raw in self._held:
+            self._held.move_to_end(raw)
+            return self._held[raw]
+        try:
+            schema = ToolSchema(raw)
+        except Unjudgeable:
+            schema = None
+        self._held[raw] = schema
+        self._bytes += _kept_bytes(raw, schema)
+        while len(self._held) > _MAX_CACHED or self._bytes > _MAX_CACHED_BYTES:
+            self._bytes -= _kept_bytes(*self._held.popitem(last=False))
+        return schema
 
 
-@lru_cache(maxsize=256)
-def _compiled(raw: bytes) -> ToolSchema | None:
-    try:
-        return ToolSchema(raw)
-    except Unjudgeable:
-        return None
+tool_schema = SchemaCache().get
+"""The compiled schema, from the cache of the process; None where it cannot be judged."""
+
+
+def _kept_bytes(raw: bytes, schema: ToolSchema | None) -> int:
+    return len(raw) if schema is None else schema.kept_bytes
 
 
 def _decoded(raw: bytes) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from iop_edge.gate.schema import (
     MAX_COST,
     MAX_SCHEMA_BYTES,
     Misfit,
+    SchemaCache,
     ToolSchema,
     Unjudgeable,
     tool_schema,
@@ -174,6 +175,19 @@ def test_a_schema_over_the_size_bound_is_not_judged():
 def test_a_schema_is_compiled_once():
     raw = b'{"type": "object", "title": "compiled once"}'
     assert tool_schema(raw) is tool_schema(bytes(bytearray(raw)))
+
+
+def test_the_cache_keeps_the_last_used_within_its_bounds():
+    cache = SchemaCache()
+    first = cache.get(b"{}")
+    for number in range(300):
+        cache.get(json.dumps({"title": str(number)}).encode())
+        assert cache.get(b"{}") is first
+    assert len(cache) == 256
+    large = {f"p{number}": {"pattern": f"^a{number}"} for number in range(64)}
+    for number in range(10):
+        cache.get(json.dumps({"title": str(number), "properties": large}).encode())
+    assert len(cache) < 10
 
 
 # --- untrusted schemas
