@@ -35,6 +35,11 @@ class Numbering:
         self._column = 0
         self._word = ""
 
+    @property
+    def in_opening(self) -> bool:
+        """Whether a line has opened that has not come to its first word yet."""
+        return self._place != "line"
+
     def levelled(self, text: str) -> str:
         """The text, as long as it came, with the numbers that open its lines made alike."""
         if self._place == "line" and "\n" not in text:

@@ -18,15 +18,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from iop_edge.gate.distant import GRAM as DISTANT_GRAM
+from iop_edge.gate.distant import DistantPast
 from iop_edge.gate.fingerprint import fingerprint
-from iop_edge.gate.numbering import NUMBER, Numbering
-from iop_edge.gate.texture import (
-    VARIED_UNITS,
-    has_letters,
-    texture,
-    varied_proof,
-    verbatim_proof,
-)
+from iop_edge.gate.numbering import Numbering
+from iop_edge.gate.stretch import Stretch, worth
+from iop_edge.gate.texture import distant_proof, texture
 
 _STEP = 4
 _GRAM = 12
@@ -34,25 +31,13 @@ _GRAM = 12
 UNSEEN_START = _GRAM + _STEP - 1
 """Characters of a second occurrence that pass at most before a suspicion is raised."""
 
-_PAST_BOUNDS = 4
-_LONGEST_PAST = 2048
+_PAST_BOUNDS = 3
+_LONGEST_PAST = 1536
 _SHORTEST_PAST = 64
 _TRACED = 512
-"""Characters that a repeat is traced back at most when it is found."""
-_TOLD = 24
-"""Characters of a repeat from which on its texture can be told."""
+"""Characters that a stretch is traced back at most when it is found."""
 _TRACE_STEP = 64
 _SLICE = 512
-
-_NEW_AT_ONCE = 3
-_NEW_SHARE = 12
-_NEW_SHARE_OF_A_LOOP = 20
-_DRIFT = 3
-"""Characters by which a lag may change, with nothing new, and be the same: blanks, 9 to 10."""
-_TURN_WEIGHT = 2
-"""Old pieces in a new order say something too: the cases of a puzzle."""
-_DIGIT_WEIGHT = 3
-"""A changed number says more than its length: the days of a log, the bottles on a wall."""
 
 
 class Loop(Struct, frozen=True):
@@ -68,44 +53,6 @@ class Loop(Struct, frozen=True):
     period: int
     count: int
     fingerprint: str
-
-
-class _Repeat:
-    """A stretch of text that reads like its own past. Offsets in characters of the channel."""
-
-    __slots__ = ("gap", "lag", "new", "part", "proof", "since", "varied_proof", "weighed_lags")
-
-    def __init__(self, since: int, lag: int) -> None:
-        self.since = since
-        self.part = since  # Where the part began that follows this one lag.
-        self.lag = lag
-        self.gap: int | None = None  # Where something new began that has not ended yet.
-        self.new = 0  # What was new in it so far, in characters or their worth.
-        self.weighed_lags = 0  # Sum over the parts before this one: their length times their lag.
-        self.proof: int | None = None  # What this part must come to. None: not told yet.
-        self.varied_proof: int | None = None
-
-    def turn(self, since: int, lag: int, new: int) -> None:
-        """It goes on, like another place of the past."""
-        if new or abs(lag - self.lag) > _DRIFT:
-            ended = since if self.gap is None else min(self.gap, since)
-            self.weighed_lags += max(0, ended - self.part) * self.lag
-            self.since = min(self.since, since)
-            self.part = since
-            self.proof = None
-            self.new += max(_TURN_WEIGHT, new)
-        self.lag = lag
-        self.gap = None
-
-    def forget_its_turns(self) -> None:
-        """Only the part that it follows now still counts."""
-        self.since = self.part
-        self.new = 0
-        self.weighed_lags = 0
-
-    def bears(self, at: int) -> int:
-        """How much of what comes may still be new."""
-        return _NEW_AT_ONCE + (at - self.since) // _NEW_SHARE - self.new
 
 
 class RepeatGuard:
@@ -125,8 +72,10 @@ class RepeatGuard:
         self._past_begins = 0
         self._seen = 0
         self._at = 0  # How far the text was followed.
-        self._repeat: _Repeat | None = None
+        self._stretch: Stretch | None = None
         self._held_from: int | None = None
+        self._distant = DistantPast()
+        self._distant_held_from: int | None = None
         self._loop: Loop | None = None
 
     def __repr__(self) -> str:
@@ -145,124 +94,134 @@ class RepeatGuard:
         """
         if self._loop is not None:
             return self._loop.kept
-        if self._held_from is None:
-            return self._seen
-        return max(self._held_from, self._seen - self._bound)
+        held_from = self._held_from
+        if self._distant_held_from is not None:
+            held_from = min(self._distant_held_from, held_from or self._distant_held_from)
+        return self._seen if held_from is None else max(held_from, self._seen - self._bound)
 
     def feed(self, text: str) -> Loop | None:
         """The loop as soon as it is certain. After that the guard is done and takes nothing in."""
         if self._loop is not None:
             return None
+        if len(text) <= _SLICE:
+            self._loop = self._take(text)
+            return self._loop
         for begin in range(0, len(text), _SLICE):
-            piece = text[begin : begin + _SLICE]
-            self._past += self._numbering.levelled(piece)
-            self._seen += len(piece)
-            while self._at + _STEP <= self._seen:
-                self._at += _STEP
-                if self._repeat is None:
-                    self._look_back(self._at - self._past_begins)
-                else:
-                    loop = self._follow(self._repeat, self._at - self._past_begins)
-                    if loop is not None:
-                        self._loop = loop
-                        return loop
-            if len(self._past) > self._reach + _SLICE:
-                forgotten = len(self._past) - self._reach - _GRAM - _STEP
-                self._past = self._past[forgotten:]
-                self._past_begins += forgotten
-        return None
+            self._loop = self._take(text[begin : begin + _SLICE])
+            if self._loop is not None:
+                break
+        return self._loop
 
-    def _look_back(self, here: int) -> None:
-        """Ask whether the last characters were there before."""
-        lag = self._lag(here)
-        if lag:
-            self._begin(here, lag)
-        else:
-            self._held_from = None
+    def _take(self, text: str) -> Loop | None:
+        # Every token of every stream comes this way, hence the locals.
+        if self._numbering.in_opening or "\n" in text:
+            text = self._numbering.levelled(text)
+        past, self._past = self._past, ""
+        past += text  # With no other reference to it the past grows in place.
+        self._past = past
+        self._seen = seen = self._seen + len(text)
+        begins = self._past_begins
+        at = self._at
+        while at + _STEP <= seen:
+            self._at = at = at + _STEP
+            here = at - begins
+            if self._stretch is not None:
+                loop = self._follow(self._stretch, here)
+                if loop is not None:
+                    return loop
+            elif here >= _GRAM:
+                # What most pieces of most texts come to: `_lag` without a call.
+                least = here - self._reach if here > self._reach else 0
+                before = past.rfind(past[here - _GRAM : here], least, here - 1)
+                if before >= 0:
+                    self._begin(here, here - _GRAM - before)
+            if not at % DISTANT_GRAM and at > DISTANT_GRAM:
+                loop = self._judge_distant(here)
+                if loop is not None:
+                    return loop
+        if len(past) > self._reach + _SLICE:
+            forgotten = len(past) - self._reach - _GRAM - _STEP
+            self._past = past[forgotten:]
+            self._past_begins += forgotten
+        return None
 
     def _begin(self, here: int, lag: int) -> None:
-        self._repeat = _Repeat(self._at - self._traced(here, lag), lag)
-        self._hold(may_prove=has_letters(self._past[here - _GRAM : here]))
+        """Something repeats, maybe: the last characters stood in the past already."""
+        self._stretch = Stretch(self._at - self._traced(here, lag), lag)
+        missing = self._stretch.missing(self._at, self._past, here)
+        self._held_from = self._at if missing <= self._bound else None
 
-    def _follow(self, repeat: _Repeat, here: int) -> Loop | None:
+    def _follow(self, stretch: Stretch, here: int) -> Loop | None:
         """Ask whether the text goes on like its past."""
-        if repeat.gap is None:
+        if stretch.gap is None:
             came = self._past[here - _STEP : here]
-            lag = repeat.lag
-            if came == self._past[here - _STEP - lag : here - lag]:
-                return self._weigh(repeat, here)
-            broke = self._at - _STEP
-            for one, other in zip(came, self._past[here - _STEP - lag : here - lag], strict=True):
-                if one != other:
-                    break
-                broke += 1
+            before = self._past[here - _STEP - stretch.lag : here - stretch.lag]
+            if came == before:
+                return self._judge(stretch, here)
+            same = next(at for at in range(_STEP) if came[at] != before[at])
+            broke = self._at - _STEP + same
         else:
-            broke = repeat.gap
+            broke = stretch.gap
         lag = self._lag(here)
         if lag:
-            return self._turn(repeat, here, lag, broke)
-        unread = self._at - broke - _GRAM - _STEP
-        if broke - repeat.since < _TOLD or unread >= repeat.bears(broke):
+            return self._turn(stretch, here, lag, broke)
+        stretch.gap = broke
+        if self._at - broke - _GRAM - _STEP >= stretch.bears(broke) or not stretch.bears(broke):
             self._end()
-        else:
-            repeat.gap = broke
         return None
 
-    def _turn(self, repeat: _Repeat, here: int, lag: int, broke: int) -> Loop | None:
+    def _turn(self, stretch: Stretch, here: int, lag: int, broke: int) -> Loop | None:
+        """It goes on, like another place of the past; or what is new ends it, and one begins."""
         since = self._at - self._traced(here, lag)
-        said = self._past[broke - self._past_begins : since - self._past_begins]
-        new = _weight(said)
-        if new > repeat.bears(broke):
-            self._end()
+        new = worth(self._past[broke - self._past_begins : since - self._past_begins])
+        if new > stretch.bears(broke):
             self._begin(here, lag)
             return None
-        repeat.turn(since, lag, new)
-        return self._weigh(repeat, here)
+        stretch.turn(since, lag, new)
+        return self._judge(stretch, here)
 
     def _end(self) -> None:
-        self._repeat = None
+        self._stretch = None
         self._held_from = None
 
-    def _weigh(self, repeat: _Repeat, here: int) -> Loop | None:
+    def _judge(self, stretch: Stretch, here: int) -> Loop | None:
         """Ask whether what repeated so far is a loop, or may become one within the bound."""
-        length = self._at - repeat.part
-        if repeat.proof is None:
-            if length < _TOLD:
-                return None
-            of = texture(self._past[here - repeat.lag : here])
-            repeat.proof = verbatim_proof(of, repeat.lag)
-            repeat.varied_proof = varied_proof(of)
-        if length >= repeat.proof:
-            return self._found(repeat, here, 1 + length // repeat.lag)
-        missing = repeat.proof - length
-        if repeat.since < repeat.part and repeat.varied_proof is not None:
-            whole = self._at - repeat.since
-            mean_lag = (repeat.weighed_lags + length * repeat.lag) // whole or 1
-            proof = max(repeat.varied_proof, VARIED_UNITS * mean_lag)
-            if whole < proof:
-                missing = min(missing, proof - whole)
-            elif repeat.new * _NEW_SHARE_OF_A_LOOP <= whole:
-                return self._found(repeat, here, 1 + whole // mean_lag)
-            else:
-                repeat.forget_its_turns()
-        self._hold(may_prove=missing <= self._bound)
-        return None
-
-    def _hold(self, *, may_prove: bool) -> None:
-        if not may_prove:
+        missing = stretch.missing(self._at, self._past, here)
+        if missing > self._bound:
             self._held_from = None
         elif self._held_from is None:
             self._held_from = self._at
+        if missing > 0:
+            return None
+        held_from = self._at if self._held_from is None else self._held_from
+        return self._loop_at(
+            stretch.first_ends(held_from), here, stretch.lag, stretch.count(self._at)
+        )
 
-    def _found(self, repeat: _Repeat, here: int, count: int) -> Loop:
-        kept = self._at if self._held_from is None else self._held_from
-        if 2 * repeat.weighed_lags < repeat.lag * (repeat.part - repeat.since):
-            kept = max(kept, repeat.part)  # What came before repeated within the first unit.
+    def _judge_distant(self, here: int) -> Loop | None:
+        """Ask the same of what is too long for the recent past to hold it."""
+        distant = self._distant
+        distant.read(self._past[here - 2 * DISTANT_GRAM : here], self._at, self._reach)
+        missing = self._bound + 1
+        if distant.lag:
+            of = texture(self._past[max(0, here - distant.lag) : here])
+            missing = distant_proof(of, distant.lag) - distant.length
+        if missing > self._bound:
+            self._distant_held_from = None
+        elif self._distant_held_from is None:
+            self._distant_held_from = self._at
+        if missing > 0:
+            return None
+        held_from = self._at if self._distant_held_from is None else self._distant_held_from
+        return self._loop_at(held_from, here, distant.lag, 1 + distant.length // distant.lag)
+
+    def _loop_at(self, first_ends: int, here: int, lag: int, count: int) -> Loop:
+        unit = self._past[max(0, here - lag) : here]
         return Loop(
-            kept=max(kept, self._at - self._bound),
-            period=repeat.lag,
+            kept=max(first_ends, self._at - self._bound),
+            period=lag,
             count=count,
-            fingerprint=fingerprint(self._past[here - repeat.lag : here], self._key),
+            fingerprint=fingerprint(unit, self._key),
         )
 
     def _lag(self, here: int) -> int:
@@ -287,10 +246,3 @@ class RepeatGuard:
         while length < most and past[here - length - 1] == past[here - length - 1 - lag]:
             length += 1
         return length
-
-
-def _weight(said: str) -> int:
-    """What new text says: blanks and numbering nothing, a number more than its length."""
-    digits = sum(character.isdigit() for character in said)
-    numbering = said.count(NUMBER)
-    return len("".join(said.split())) - numbering + (_DIGIT_WEIGHT - 1) * digits

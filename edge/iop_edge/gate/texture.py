@@ -8,11 +8,15 @@ its own measure. Knows one unit of text at a time; it must never know where the 
 from __future__ import annotations
 
 import re
+import sys
 from typing import Literal
 
-Texture = Literal["prose", "verse", "code", "figures"]
+from iop_edge.gate.numbering import NUMBER
+
+Texture = Literal["prose", "verse", "code", "figures", "numbers"]
 """prose: running text. verse: short lines of it (lyrics, lists). code: code, markup, tables,
-encoded data. figures: hardly a letter (numbers, rules, drawings, white space)."""
+encoded data. figures: hardly a letter (digits, rules, drawings, white space). numbers: a list of
+numbers alone, which numbering has made alike."""
 
 _EXAMINED = 512
 """Characters of a unit that are looked at; what is longer has shown itself by then."""
@@ -27,6 +31,8 @@ _VERSE_LINE = 64
 _FIGURES_PROVE = 6000
 _CODE_PROVES = 1500
 _CODE_UNITS = 8
+_DISTANT_MORE = 480
+_DISTANT_CODE_UNITS = 3
 _VARIED_PROVES = 480
 VARIED_UNITS = 6
 
@@ -37,7 +43,7 @@ def texture(unit: str) -> Texture:
     ink = len("".join(looked_at.split()))
     letters = len(_LETTER.findall(looked_at))
     if letters < _LEAST_LETTERS * ink or not letters:
-        return "figures"
+        return "numbers" if NUMBER in looked_at else "figures"
     marks = len(_CODE.findall(looked_at)) + len(_DIGIT.findall(looked_at)) / 2
     if marks > _MOST_CODE * len(looked_at):
         return "code"
@@ -58,6 +64,8 @@ def verbatim_proof(of: Texture, period: int) -> int:
             return max(_CODE_PROVES, _CODE_UNITS * period)
         case "figures":
             return max(_FIGURES_PROVE, _CODE_UNITS * period)
+        case "numbers":
+            return sys.maxsize
 
 
 def varied_proof(of: Texture) -> int | None:
@@ -68,8 +76,22 @@ def varied_proof(of: Texture) -> int | None:
     match of:
         case "prose" | "verse":
             return _VARIED_PROVES
-        case "code" | "figures":
+        case "code" | "figures" | "numbers":
             return None
+
+
+def distant_proof(of: Texture, period: int) -> int:
+    """What must repeat word for word of a unit of thousands of characters.
+
+    Whoever quotes a text in full says it twice, and no more: a whole unit and then some.
+    """
+    match of:
+        case "prose" | "verse":
+            return period + _DISTANT_MORE
+        case "code":
+            return _DISTANT_CODE_UNITS * period
+        case "figures" | "numbers":
+            return sys.maxsize
 
 
 def has_letters(text: str) -> bool:

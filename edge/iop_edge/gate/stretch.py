@@ -1,0 +1,130 @@
+"""A stretch of text that reads like its own past, and how far it is from being a loop.
+
+It is told what repeated and what was new, and measures. It must never know how that was found
+out, nor what is done about it. Offsets and lengths in characters of the channel.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from iop_edge.gate.numbering import NUMBER
+from iop_edge.gate.texture import (
+    VARIED_UNITS,
+    Texture,
+    has_letters,
+    texture,
+    varied_proof,
+    verbatim_proof,
+)
+
+_TOLD = 24
+"""Characters of a stretch from which on its texture can be told."""
+_NEW_AT_ONCE = 3
+_NEW_SHARE = 12
+_NEW_SHARE_OF_A_LOOP = 25
+_LONGEST_GAP = 40
+"""What is new in a stretch: in one go, as a share of it while it may still become a loop, as a
+share of a loop, and at most in any place."""
+_DRIFT = 3
+"""Characters by which a lag may change, with nothing new, and be the same: blanks, 9 to 10."""
+_TURN_WORTH = 2
+"""Old pieces in a new order say something too: the cases of a puzzle."""
+_DIGIT_WORTH = 3
+"""A changed number says more than its length: the days of a log, the flasks on a wall."""
+
+HOPELESS = sys.maxsize
+
+
+class Stretch:
+    """Begins where the second occurrence does. Made of parts, each of which follows one lag."""
+
+    __slots__ = (
+        "_new",
+        "_part",
+        "_since",
+        "_texture",
+        "_told_lag",
+        "_varied_proof",
+        "_verbatim_proof",
+        "_weighed_lags",
+        "gap",
+        "lag",
+    )
+
+    def __init__(self, since: int, lag: int) -> None:
+        self.lag = lag
+        self.gap: int | None = None
+        """Where something new began that has not ended yet."""
+        self._since = since
+        self._part = since  # Where the part began that it follows now.
+        self._new = 0  # What was new in it so far, by its worth.
+        self._weighed_lags = 0  # Sum over the earlier parts of their length times their lag.
+        self._texture: Texture = "prose"
+        self._told_lag = 0
+        self._verbatim_proof = 0  # What this part must come to; 0 while it cannot be told.
+        self._varied_proof: int | None = None
+
+    def bears(self, broke: int) -> int:
+        """How much may be new where it stopped repeating; nothing in one that has just begun."""
+        length = broke - self._since
+        if length < _TOLD:
+            return 0
+        return min(_LONGEST_GAP, _NEW_AT_ONCE + length // _NEW_SHARE - self._new)
+
+    def turn(self, since: int, lag: int, new: int) -> None:
+        """It goes on like another place of the past, after `new` (by `worth`)."""
+        if new or abs(lag - self.lag) > _DRIFT:
+            ended = since if self.gap is None else min(self.gap, since)
+            self._weighed_lags += max(0, ended - self._part) * self.lag
+            self._since = min(self._since, since)
+            self._part = since
+            self._new += max(_TURN_WORTH, new)
+            self._verbatim_proof = 0
+        self.lag = lag
+        self.gap = None
+
+    def missing(self, at: int, past: str, here: int) -> int:
+        """Characters it lacks, if all goes on like this, to be a loop; none or less: it is one.
+
+        `past` is the recent text, `here` the place in it that is `at` in the channel.
+        """
+        length = at - self._part
+        if not self._verbatim_proof:
+            if length < _TOLD:
+                return 1 if has_letters(past[here - length : here]) else HOPELESS
+            if not self._told_lag <= 2 * self.lag <= 4 * self._told_lag:
+                self._told_lag = self.lag  # Another unit than that of the part before.
+                self._texture = texture(past[here - self.lag : here])
+            self._verbatim_proof = verbatim_proof(self._texture, self.lag)
+            self._varied_proof = varied_proof(self._texture)
+        missing = self._verbatim_proof - length
+        if self._since == self._part or self._varied_proof is None:
+            return missing
+        whole = at - self._since
+        varied = max(self._varied_proof, VARIED_UNITS * self._mean_lag(at)) - whole
+        if varied <= 0 and self._new * _NEW_SHARE_OF_A_LOOP > whole:
+            # Inconclusive. What comes counts from here, so that a loop that goes on is found.
+            self._since, self._new, self._weighed_lags = self._part, 0, 0
+            return missing
+        return min(missing, varied)
+
+    def count(self, at: int) -> int:
+        """How often the unit was seen, the first time included."""
+        return 1 + (at - self._since) // self._mean_lag(at)
+
+    def first_ends(self, held_from: int) -> int:
+        """Where the first occurrence ends of what has become a loop, held since `held_from`."""
+        if 2 * self._weighed_lags < self.lag * (self._part - self._since):
+            return max(held_from, self._part)  # What repeated earlier did so within the unit.
+        return held_from
+
+    def _mean_lag(self, at: int) -> int:
+        whole = at - self._since
+        return (self._weighed_lags + (at - self._part) * self.lag) // whole or 1
+
+
+def worth(said: str) -> int:
+    """What new text says: blanks and numbering nothing, a number more than its length."""
+    digits = sum(character.isdigit() for character in said)
+    return len("".join(said.split())) - said.count(NUMBER) + (_DIGIT_WORTH - 1) * digits
