@@ -32,11 +32,6 @@ class RestRenderer(RunRenderer, Protocol):
 class Told(Protocol):
     """What a caller has been told so far, as far as an answer has to go on from it."""
 
-    @property
-    def calls(self) -> int:
-        """The number that a next tool call gets, where the protocol numbers them."""
-        ...
-
     def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
         """Take note of one piece that passed as it was."""
         ...
@@ -75,8 +70,7 @@ class StreamStitch:
         if self._has_finished:
             # The answer is whole, whatever its upstream failed to send after that.
             return b""
-        calls = self._told.calls
-        return b"".join([renderer.feed(run_event(said, calls)) for said in piece.said])
+        return b"".join([renderer.feed(run_event(said)) for said in piece.said])
 
     def end(self, usage: ReportedUsage) -> bytes:
         """Raises Fault(upstream_closed) where no piece has said a finish."""
@@ -109,14 +103,13 @@ class WholeStitch:
         renderer = self._new_renderer()
         for piece in pieces:
             for said in piece.said:
-                if said.kind != "tool_call" or piece is last:
-                    renderer.feed(run_event(said))
+                renderer.feed(run_event(said))
         tell_usage(renderer, usage)
         return renderer.end()
 
 
-def run_event(said: Said, calls: int = 0) -> RunEvent:
-    """What was said, as a run says it; `calls` were told before by others."""
+def run_event(said: Said) -> RunEvent:
+    """What was said, as a run says it."""
     match said.kind:
         case "content":
             return RunEvent(text_delta=said.text)
@@ -124,7 +117,7 @@ def run_event(said: Said, calls: int = 0) -> RunEvent:
             return RunEvent(reasoning_delta=said.text)
         case "tool_call":
             call = ToolCall(
-                index=said.call_index + calls,
+                index=said.call_index,
                 id=said.call_id,
                 name=said.name,
                 arguments_json=said.text,

@@ -1,7 +1,8 @@
 """What a caller has been told by events that passed: where a stream of each protocol goes on.
 
 One piece is one event of an upstream, or all the events that one event of a run is told by. Pieces
-of text are most of a stream, so nothing in them is looked at beyond what they say.
+of text are most of a stream, so nothing in them is looked at beyond what they say. An answer in
+which a tool call has passed never goes on, so calls are not kept.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from iop_edge.serve.dialect.normalized.chat_answer import ChatStream
 from iop_edge.serve.dialect.normalized.messages_answer import MessageStream
 from iop_edge.serve.dialect.normalized.output_item import OutputItem
 from iop_edge.serve.dialect.normalized.responses_answer import ResponseStream
-from iop_edge.serve.dialect.normalized.result import Call
 
 T = TypeVar("T")
 _NOTHING = Raw()
@@ -47,16 +47,12 @@ class ToldChat:
         self._id: str | None = None
         self._created = created
         self._has_begun = self._has_text = False
-        self.calls = 0
 
     def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
         if not self._has_text or self._id is None:
             for chunk in _events(raw, _Chunk):
                 self._look_at(chunk)
             self._has_text = self._has_text or bool(said)
-        for one in said:
-            if one.kind == "tool_call":
-                self.calls = max(self.calls, one.call_index + 1)
 
     def renderer(self) -> ChatStream:
         if self._id is not None or self._has_begun:
@@ -72,20 +68,19 @@ class ToldChat:
                 self._has_begun = True
 
 
-class _Block(Struct):
+class _Typed(Struct):
     type: str = ""
 
 
 class _MessagesEvent(Struct):
     type: str = ""
     index: int = 0
-    content_block: _Block | None = None
+    content_block: _Typed | None = None
+    delta: _Typed | None = None
 
 
 class ToldMessage:
     """A message: how many of its blocks are closed, and which is open."""
-
-    calls = 0
 
     def __init__(self, renderer: MessageStream) -> None:
         self._renderer = renderer
@@ -102,6 +97,9 @@ class ToldMessage:
             elif told.type == "content_block_start":
                 self._blocks = told.index
                 self._open = told.content_block.type if told.content_block else ""
+            elif told.delta is not None and told.delta.type == "signature_delta":
+                # Nothing may follow a signature in its block.
+                self._open = "signed"
             elif told.type == "content_block_stop":
                 self._blocks = told.index + 1
                 self._open = None
@@ -115,8 +113,6 @@ class ToldMessage:
 class _Item(Struct):
     id: str = ""
     type: str = ""
-    call_id: str = ""
-    name: str = ""
 
 
 class _ResponsesEvent(Struct):
@@ -128,20 +124,15 @@ class _ResponsesEvent(Struct):
     summary_index: int = 0
     item: Raw = _NOTHING
     part: Raw = _NOTHING
-    text: str | None = None
-    arguments: str | None = None
 
 
 class ToldResponse:
     """A response: what it says of itself, its items, and how many events it has had."""
 
-    calls = 0
-
     def __init__(self, renderer: ResponseStream) -> None:
         self._renderer = renderer
         self._head: dict[str, Raw] = {}
         self._items: list[OutputItem] = []
-        self._called: dict[int, OutputItem] = {}
         self._events = 0
         self._last = b""
 
@@ -153,8 +144,8 @@ class ToldResponse:
             self._last = b""
             for told in _events(raw, _ResponsesEvent):
                 self._look_at(told)
-        if said:
-            self._hear(said)
+        if self._items:
+            self._items[-1].pieces += [one.text for one in said if one.kind in _TEXT]
 
     def renderer(self) -> ResponseStream:
         for told in _events(self._last, _ResponsesEvent):
@@ -166,7 +157,7 @@ class ToldResponse:
 
     def _look_at(self, told: _ResponsesEvent) -> None:
         self._count(told)
-        if told.type == "response.created":
+        if told.response is not _NOTHING and not self._head:
             self._head = _decoded(told.response, dict[str, Raw]) or {}
         elif told.type == "response.output_item.added":
             self._begin(told)
@@ -174,16 +165,6 @@ class ToldResponse:
             self._end(told)
         elif self._items and self._items[-1].index == told.output_index:
             self._go_on(self._items[-1], told)
-
-    def _hear(self, said: tuple[Said, ...]) -> None:
-        last = self._items[-1] if self._items else None
-        for one in said:
-            if one.kind in _TEXT and last is not None:
-                last.pieces.append(one.text)
-            elif one.kind == "tool_call" and last is not None:
-                item = self._called.setdefault(one.call_index, last)
-                if item.call is not None:
-                    item.call.add(one.text)
 
     def _count(self, told: _ResponsesEvent) -> None:
         number = told.sequence_number
@@ -193,12 +174,8 @@ class ToldResponse:
         item = _decoded(told.item, _Item)
         if item is None:
             return
-        call = None
-        if item.type == "function_call":
-            call = Call(told.output_index, item.call_id)
-            call.name = item.name
-        begun = OutputItem(item.type, item.id, told.output_index, call)
-        if item.type not in ("message", "reasoning", "function_call"):
+        begun = OutputItem(item.type, item.id, told.output_index)
+        if item.type not in ("message", "reasoning"):
             begun.shown_as = told.item
         self._items.append(begun)
 
@@ -222,7 +199,6 @@ class ToldResponse:
                 "response.output_text.done"
                 | "response.reasoning_text.done"
                 | "response.reasoning_summary_text.done"
-                | "response.function_call_arguments.done"
             ):
                 item.stage = "text_done"
             case "response.content_part.done" | "response.reasoning_summary_part.done":

@@ -1,6 +1,8 @@
 """One answer out of two attempts, whatever either is and wherever the first one was cut."""
 
+import json
 from itertools import islice, product, takewhile
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from tests.edge.serve.dialect.gated.rig import (
     Heard,
     call,
     content,
+    events_of,
     finish,
     heard,
     joined,
@@ -228,3 +231,102 @@ def test_an_error_that_a_later_attempt_told_is_the_end(surface: Surface) -> None
     assert reader.told_end == "error:upstream_error"
     answer = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
     assert answer.endswith(error)
+
+
+def stitched(surface: Surface, events: list[dict[str, Any]], spoken: list[Said]) -> list[Any]:
+    """What follows these events of a first attempt."""
+    work = work_for(surface)
+    stitch = work.stitch()
+    reader = work.gated_reader(200, (), Target("served"), is_first=True)
+    for event in events:
+        for piece in reader.feed(b"data: %s\n\n" % json.dumps(event).encode()):
+            stitch.write(piece)
+    later = read_later(work, surface, "normalized", [*spoken, finish()])
+    return events_of(b"".join([*map(stitch.write, later), stitch.end(USAGE)]))
+
+
+@pytest.mark.req("GATE-5")
+def test_nothing_follows_a_signature_in_its_block() -> None:
+    block = {"type": "thinking", "thinking": ""}
+    begun: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"model": "served"}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": {"thinking": "h"}},
+    ]
+    signed = {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta"}}
+    kinds = [event["type"] for event in stitched("messages", begun, [thought("m")])]
+    assert kinds[:2] == ["content_block_delta", "content_block_stop"]
+    kinds = [event["type"] for event in stitched("messages", [*begun, signed], [thought("m")])]
+    assert kinds[:2] == ["content_block_stop", "content_block_start"]
+
+
+PART: dict[str, Any] = {"type": "output_text", "text": "one", "annotations": [{"n": 1}]}
+ITEM: dict[str, Any] = {"type": "message", "id": "m1", "role": "assistant", "content": []}
+SEARCH: dict[str, Any] = {"type": "web_search_call", "id": "w1", "status": "in_progress"}
+CREATED: dict[str, Any] = {
+    "type": "response.created", "sequence_number": 0,
+    "response": {"id": "up_1", "model": "served", "created_at": 5, "mark": "kept"},
+}  # fmt: skip
+
+
+@pytest.mark.req("GATE-5")
+def test_a_response_goes_on_in_the_part_that_is_open() -> None:
+    place = {"output_index": 1, "item_id": "m1", "content_index": 1}
+    begun = [
+        CREATED,
+        {"type": "response.output_item.added", "output_index": 0, "item": SEARCH},
+        {"type": "response.output_item.done", "output_index": 0, "item": SEARCH},
+        {"type": "response.output_item.added", "output_index": 1, "item": ITEM},
+        {"type": "response.content_part.added", **place, "content_index": 0},
+        {"type": "response.output_text.delta", **place, "content_index": 0, "delta": "one"},
+        {"type": "response.output_text.done", **place, "content_index": 0, "text": "one"},
+        {"type": "response.content_part.done", **place, "content_index": 0, "part": PART},
+        {"type": "response.content_part.added", **place},
+        {"type": "response.output_text.delta", **place, "delta": "tw"},
+    ]
+    delta, text_done, part_done, item_done, end = stitched("responses", begun, [content("o")])
+    assert (delta["delta"], text_done["text"], part_done["part"]["text"]) == ("o", "two", "two")
+    assert all(event["item_id"] == "m1" for event in (delta, text_done, part_done))
+    assert all(event["content_index"] == 1 for event in (delta, text_done, part_done))
+    assert delta["sequence_number"] == len(begun)
+    assert [part["text"] for part in item_done["item"]["content"]] == ["one", "two"]
+    assert item_done["item"]["content"][0] == PART
+    assert end["response"]["output"] == [SEARCH, item_done["item"]]
+    assert end["response"]["mark"] == "kept"
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize("open_item", [SEARCH, ITEM])
+def test_an_item_of_which_nothing_was_told_is_closed_before_the_next(
+    open_item: dict[str, Any],
+) -> None:
+    added = {"type": "response.output_item.added", "output_index": 0, "item": open_item}
+    told = stitched("responses", [CREATED, added], [thought("hm")])
+    assert [event["type"] for event in told[:2]] == [
+        "response.output_item.done",
+        "response.output_item.added",
+    ]
+    assert told[0]["item"]["id"] == open_item["id"]
+    assert told[1]["output_index"] == 1
+    assert [event["sequence_number"] for event in told] == list(range(2, 2 + len(told)))
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize(("surface", "path"), EVERY_ONE)
+def test_an_answer_that_has_finished_says_nothing_more(surface: Surface, path: str) -> None:
+    work = work_for(surface)
+    stitch = work.stitch()
+    whole = read_first(work, surface, "tunnel", [content("all"), finish()])
+    until_finish = [piece for piece in whole if piece.said or piece is whole[0]]
+    more = read_later(work, surface, path, [content(" and more"), finish("length")])
+    for piece in until_finish:
+        stitch.write(piece)
+    assert b"".join(map(stitch.write, more)) == b""
+    assert (
+        stitch.end(USAGE)
+        == {
+            "chat": b"data: [DONE]\n\n",
+            "responses": b"",
+            "messages": b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+        }[surface]
+    )
