@@ -193,7 +193,7 @@ class World:
             snapshots=SnapshotStore(snapshot),
             dispatcher=self.dispatcher,
             hub=self.hub,
-            ledger=UsageLedger(observe=self.records.append),
+            ledger=UsageLedger(observe=lambda finished: self.records.append(finished.record)),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._ids = 0

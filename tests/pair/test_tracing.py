@@ -40,7 +40,10 @@ class TracedWorld(World):
             snapshots=self.runs._snapshots,
             dispatcher=self.dispatcher,
             hub=self.hub,
-            ledger=UsageLedger(observe=self.records.append, trace=self.traces.finished),
+            ledger=UsageLedger(
+                observe=lambda finished: self.records.append(finished.record),
+                trace=self.traces.finished,
+            ),
         )
 
     def take(self, span: Span) -> None:

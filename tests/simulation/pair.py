@@ -334,7 +334,7 @@ class Simulation:
             snapshots=self._snapshots,
             dispatcher=self._dispatcher,
             hub=self.hub,
-            ledger=UsageLedger(observe=self._records.append),
+            ledger=UsageLedger(observe=lambda finished: self._records.append(finished.record)),
         )
         machines = [Machine(self, name, name) for name in NODES]
         self._machines = [*machines, Machine(self, "n0", "clone-of-n0")]

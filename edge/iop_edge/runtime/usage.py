@@ -107,7 +107,7 @@ class UsageLedger:
         self,
         file: Path | None = None,
         *,
-        observe: Callable[[UsageRecord], None] = lambda record: None,
+        observe: Callable[[FinishedRun], None] = lambda finished: None,
         trace: Callable[[FinishedRun], None] | None = None,
     ) -> None:
         self._observe = observe
@@ -150,7 +150,10 @@ class UsageLedger:
                 explained = msgspec.to_builtins(decision.explain())
                 _log.debug("run_decided", decision=explained, run_id=record.run_id)
         _run_finished.write(encoded)
-        self._observe(record)
+        if finished.gate is not None:
+            for recovery in finished.gate.recoveries:
+                _log.info("run_recovery", run_id=record.run_id, **msgspec.to_builtins(recovery))
+        self._observe(finished)
         if self._trace is not None:
             self._trace(finished)
         if self._descriptor is None:

@@ -22,9 +22,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from iop_edge.gate.report import GateReport
 from iop_edge.refresh.receipt import Mode, Outcome, RefreshRecord, Status
 from iop_edge.runtime.node_hub import NodeView
-from iop_edge.runtime.usage import UsageRecord
+from iop_edge.runtime.usage import FinishedRun
 from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.http.request import Request
 from iop_edge.serve.http.routes import Route, Router
@@ -47,7 +48,7 @@ class EdgeViews(Protocol):
 class EdgeMetrics:
     """One registry for one edge.
 
-    `observe` takes each finished run's record, `observe_refresh` each refresh's.
+    `observe` takes each finished run, `observe_refresh` each refresh's.
     """
 
     def __init__(self, views: EdgeViews) -> None:
@@ -70,6 +71,24 @@ class EdgeMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._matches = Counter(
+            "iop_edge_gate_matches",
+            "What the stream evidence gate's filters have found",
+            ["filter", "enforcement"],
+            registry=registry,
+        )
+        self._recoveries = Counter(
+            "iop_edge_gate_recoveries",
+            "Recoveries within runs, by strategy, by what they answered to and by how they ended",
+            ["strategy", "cause", "outcome"],
+            registry=registry,
+        )
+        self._unrepaired = Counter(
+            "iop_edge_gate_unrepaired_runs",
+            "Runs that went past the gate from their start, by reason",
+            ["reason"],
+            registry=registry,
+        )
         # There before the first of each, so that an increase from nothing is seen as one.
         for mode in get_args(Mode):
             for status in get_args(Status):
@@ -77,9 +96,20 @@ class EdgeMetrics:
         for outcome in get_args(Outcome):
             self._answers.labels(outcome)
 
-    def observe(self, record: UsageRecord) -> None:
-        """Count a run that has ended."""
+    def observe(self, finished: FinishedRun) -> None:
+        """Count a run that has ended, and what the gate did in it."""
+        record = finished.record
         self._runs.observe(record, record.model if self._views.has_model(record.model) else "")
+        if finished.gate is not None:
+            self._observe_gate(finished.gate)
+
+    def _observe_gate(self, gate: GateReport) -> None:
+        for match in gate.matches:
+            self._matches.labels(match.filter, match.enforcement).inc()
+        for recovery in gate.recoveries:
+            self._recoveries.labels(recovery.strategy, recovery.cause, recovery.outcome).inc()
+        if gate.unrepaired is not None:
+            self._unrepaired.labels(gate.unrepaired).inc()
 
     def observe_refresh(self, record: RefreshRecord) -> None:
         """Count a refresh that has ended, whoever asked for it."""

@@ -81,7 +81,7 @@ async def test_a_record_is_the_same_everywhere_and_as_the_interface_has_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure("info", "json")
-    observed: list[UsageRecord] = []
+    observed: list[FinishedRun] = []
     async with UsageLedger(tmp_path / "usage.jsonl", observe=observed.append) as ledger:
         ledger.record(finished(1))
     await asyncio.sleep(0)  # a log line is written at the end of the turn
@@ -92,7 +92,7 @@ async def test_a_record_is_the_same_everywhere_and_as_the_interface_has_it(
     [logged] = [json.loads(text) for text in capsys.readouterr().err.splitlines()]
     assert logged["event"] == "run_finished"
     assert {key: logged[key] for key in FIELDS} == line
-    assert observed == [ledger.latest()[0].run]
+    assert [one.record for one in observed] == [ledger.latest()[0].run]
 
 
 @pytest.mark.req("POOL-12")

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from iop.runtime_pb2 import Hello, NodeBatch, NodeFrame, ProtocolRange
 from iop_edge.app import Edge
+from iop_edge.gate.report import GateReport, Match, RecoveryReport
 from iop_edge.runtime.reloader import RefreshRequest
 from iop_shared.ids import NodeId
 from tests.edge.serve.metrics_rig import (
@@ -156,6 +158,31 @@ async def test_an_upstreams_status_is_counted_by_its_class(edge: Edge) -> None:
         "error:upstream_4xx": 1,
         "error:upstream_closed": 1,
     }
+
+
+@pytest.mark.req("OPS-3", "GATE-4")
+async def test_what_the_gate_found_and_did_is_counted_by_filter_strategy_and_outcome(
+    edge: Edge,
+) -> None:
+    match = Match(
+        filter="repeat_guard", enforcement="blocking", attempt=1, channel="content", offset=40,
+        period=20, count=3, fingerprint="f" * 16,
+    )  # fmt: skip
+    recovery = RecoveryReport(
+        strategy="continuation_repair",
+        cause="repetition",
+        attempt=1,
+        released_chars=40,
+        outcome="recovered",
+    )
+    gate = GateReport(matches=(match,), recoveries=(recovery,))
+    edge.ledger.record(replace(finished(repaired=True), gate=gate))
+    edge.ledger.record(replace(finished(), gate=GateReport(unrepaired="several_choices")))
+    found = {"filter": "repeat_guard", "enforcement": "blocking"}
+    assert value(edge, "iop_edge_gate_matches_total", **found) == 1
+    done = {"strategy": "continuation_repair", "cause": "repetition", "outcome": "recovered"}
+    assert value(edge, "iop_edge_gate_recoveries_total", **done) == 1
+    assert value(edge, "iop_edge_gate_unrepaired_runs_total", reason="several_choices") == 1
 
 
 @pytest.mark.req("OPS-3")
