@@ -37,7 +37,7 @@ class TracedWorld(World):
         )
         self.hub.set_desired({node.id: NodeConfigPayload(generation=1) for node in config.nodes})
         self.runs = RunService(
-            snapshots=self.runs._snapshots,
+            snapshots=self.runs.snapshots,
             dispatcher=self.dispatcher,
             hub=self.hub,
             ledger=UsageLedger(
