@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.config.effective import GateFilter, GateSelector
@@ -164,6 +164,7 @@ def as_written(base: object, selectors: tuple[GateSelector, ...], here: dict, wh
 
 
 @pytest.mark.req("CFG-19")
+@settings(deadline=None)
 @given(
     written=selectors(),
     enabled=st.booleans(),

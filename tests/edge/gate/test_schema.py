@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_edge.gate.schema import (
@@ -379,6 +379,7 @@ def follows(value: Any, rule: str, schema: dict[str, Any], root: dict[str, Any])
     raise ValueError(rule)
 
 
+@settings(deadline=None)
 @given(
     schema=schemas,
     again=st.sampled_from([{"type": "integer"}, {"items": {"$ref": "#/$defs/again"}}]),
@@ -398,6 +399,7 @@ marked = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(schema=schemas, value=marked)
 def test_no_misfit_tells_a_value_or_a_name_out_of_the_arguments(schema: dict[str, Any], value: Any):
     found = misfit({**schema, "$defs": {"again": {"type": "null"}}}, {"a": value, MARK: value})
