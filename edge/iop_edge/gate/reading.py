@@ -94,7 +94,7 @@ class Reading:
     ) -> None:
         self._hold = Hold()
         self._calls = ToolCalls(tool_schemas)
-        self._call_indexes: set[int] = set()
+        self._is_cut_short = False
         self._holds_calls = holds_calls
         self._drops_reasoning = told is not None and bool(told.content)
         self._seams = (
@@ -141,26 +141,30 @@ class Reading:
 
     @property
     def call_count(self) -> int:
-        return len(self._call_indexes)
+        return self._calls.count
 
     def take(self, piece: Piece, now: float) -> list[Piece]:
         if self._seams:
             piece = Piece(tuple(self._after_seams(piece.said)))
             if not piece.said:
                 return []
+        # What is not cleared is held: while nothing is, all that was read before is cleared.
+        is_clear = not self._hold
         call_chars = None
         for said in piece.said:
-            if said.kind == "content" or said.kind == "reasoning":
-                self._watch(said.kind, said.text)
-            elif said.kind == "tool_call":
+            kind = said.kind
+            if kind == "content" or kind == "reasoning":
+                watch = self._watches.get(kind)
+                if watch is not None and not self._is_clear(kind, watch, said.text):
+                    is_clear = False
+            elif kind == "tool_call":
                 self._calls.add(said)
-                self._call_indexes.add(said.call_index)
                 if self._holds_calls:
                     call_chars = (call_chars or 0) + len(said.text)
-        is_clear = not self._is_blocking or all(
-            watch.cleared >= watch.end for watch in self._watches.values()
-        )
-        if is_clear and call_chars is None and not self._hold:
+                    is_clear = False
+            elif kind == "finish":
+                self._is_cut_short = said.text == "length"
+        if is_clear:
             return [piece]
         self._hold.add(piece, self._end("content"), self._end("reasoning"), now, call_chars)
         found = self.repetition
@@ -181,8 +185,12 @@ class Reading:
         return self.take(Piece(said), now) if said else []
 
     def verdict(self) -> ToolFault | None:
-        """What is wrong with the tool calls that are held; None where nothing is, or is known."""
-        return self._calls.verdict() if self._hold.is_for_calls else None
+        """What is wrong with the tool calls that are held; None where nothing is, or is known.
+
+        An answer that its limit cut short is not judged: it would be cut again."""
+        if self._is_cut_short or not self._hold.is_for_calls:
+            return None
+        return self._calls.verdict()
 
     def rest(self) -> list[Piece]:
         """Everything that is held: nothing is wrong with it after all."""
@@ -190,13 +198,13 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------
 
-    def _watch(self, channel: Channel, text: str) -> None:
-        watch = self._watches.get(channel)
-        if watch is not None:
-            loop = watch.feed(text)
-            if loop is not None:
-                offset = watch.offset_of(loop)
-                self.repetition = Repetition(channel, loop, offset, self._is_blocking)
+    def _is_clear(self, channel: Channel, watch: _Watch, text: str) -> bool:
+        """Let the guard read on; say whether nothing that it has read is held back for it."""
+        loop = watch.feed(text)
+        if loop is not None:
+            offset = watch.offset_of(loop)
+            self.repetition = Repetition(channel, loop, offset, self._is_blocking)
+        return not self._is_blocking or (loop is None and watch.cleared >= watch.end)
 
     def _end(self, channel: Channel) -> int:
         watch = self._watches.get(channel)

@@ -85,6 +85,7 @@ class GatedRun(Run):
             key=service.fingerprint_key,
         )
         self._stitch = work.stitch()
+        self._loop = asyncio.get_running_loop()
         self._source: _Source[bytes] | _Source[RunEvent] | None = None
         self._is_complete = False
         self._readers: list[Reader] = []
@@ -121,9 +122,10 @@ class GatedRun(Run):
 
     async def _released(self) -> AsyncIterator[bytes]:
         """Everything that the caller reads, over all attempts."""
+        write = self._stitch.write
         effects = await self._more()
         while True:
-            released = b"".join([self._stitch.write(one) for one in effects if type(one) is Piece])
+            released = b"".join([write(one) for one in effects if type(one) is Piece])
             if released:
                 self._note_first_byte()
                 yield released
@@ -151,9 +153,9 @@ class GatedRun(Run):
         attempt, gate, source = self._attempt, self._gate, self._source
         assert attempt is not None
         assert source is not None
-        now = asyncio.get_running_loop().time
+        now = self._loop.time
         try:
-            if not await attempt.has_arrived(gate.deadline):
+            if gate.deadline is not None and not await attempt.has_arrived(gate.deadline):
                 return gate.expire(now())
             pieces = await source.next()
             at = now()

@@ -24,6 +24,7 @@ from iop_edge.pool.demand import Demand
 from iop_edge.pool.effects import Lease, Place
 from iop_edge.pool.explain import Decision
 from iop_edge.pool.pool import NO_PROVIDER_RETRY_S
+from iop_edge.pool.refusal import never_direct
 from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.dispatcher import PoolFault
@@ -266,12 +267,11 @@ class Run:
 
     async def _begin_direct(self, target: DirectTarget, demand: Demand) -> ResponseHead | None:
         """A legacy route or the fallback: past the pool, and without a slot (CFG-28)."""
+        why = never_direct(demand, target)
+        if why is not None:
+            raise Fault(*why)
         path = target.abilities.path_for(demand.operation, demand.capabilities)
-        if path is None:
-            raise Fault(
-                Code.UNSUPPORTED_BY_MODEL,
-                f"what {self.spec.model!r} leads to cannot serve such a request",
-            )
+        assert path is not None
         self._attribution = target.attribution
         if not self._service.hub.takes_runs(target.node_id):
             raise Fault(

@@ -304,6 +304,16 @@ def test_arguments_that_do_not_fit_are_asked_for_again(arguments: str):
 
 
 @pytest.mark.req("GATE-7")
+def test_arguments_that_the_output_limit_cut_short_are_not_asked_for_again():
+    gate = gate_of()
+    pieces = [call('{"ci'), Piece((Said("finish", "length"),), raw=b"length")]
+    for piece in pieces:
+        gate.take(piece, 0.0)
+    assert gate.end(0.0) == pieces
+    assert gate.report().recoveries == ()
+
+
+@pytest.mark.req("GATE-7")
 def test_calls_that_cannot_be_set_right_go_on_as_the_model_made_them():
     spent = gate_of(options(0, 0))
     assert spent.take(call("{"), 0.0) == [call("{")]
