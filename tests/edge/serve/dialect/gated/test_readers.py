@@ -138,7 +138,7 @@ def streams(draw: st.DrawFn) -> tuple[Surface, bytes]:
 
 
 @pytest.mark.req("GATE-1")
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(streams(), st.lists(st.integers(0, 2000), max_size=12), st.booleans())
 def test_a_stream_passes_byte_for_byte_in_whatever_form_and_pieces_it_comes(
     given_stream: tuple[Surface, bytes], cuts: list[int], bytewise: bool
@@ -151,7 +151,7 @@ def test_a_stream_passes_byte_for_byte_in_whatever_form_and_pieces_it_comes(
 
 
 @pytest.mark.req("GATE-1")
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(streams(), st.lists(st.integers(0, 2000), max_size=6))
 def test_a_reader_for_the_gate_counts_as_the_others_do(
     given_stream: tuple[Surface, bytes], cuts: list[int]

@@ -36,7 +36,7 @@ EVERY_PAIR = list(product(SURFACES, PATHS, PATHS))
 
 @pytest.mark.req("GATE-5")
 @pytest.mark.parametrize(("surface", "first_path", "second_path"), EVERY_PAIR)
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     first=SPOKEN,
     second=SPOKEN,
@@ -83,7 +83,7 @@ def cut_at(piece: Piece, chars: int) -> Piece:
 
 @pytest.mark.req("GATE-5")
 @pytest.mark.parametrize(("surface", "first_path", "second_path"), EVERY_PAIR)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(first=SPOKEN, second=SPOKEN, kept=st.integers(0, 2), kept_chars=st.integers(0, 7))
 def test_a_whole_answer_is_one_of_both_attempts(
     surface: Surface,
