@@ -163,9 +163,10 @@ class GatedReader(Protocol[Arrived_contra]):
     def feed(self, arrived: Arrived_contra) -> Sequence[Piece]:
         """Take what came next; return what is whole now.
 
-        Of a run's first attempt every piece is `raw`, and all of them joined are the bytes that
-        the reader without a gate releases (GATE-1); of a later attempt none is. Raises
-        Fault(upstream_invalid) on an answer that is none.
+        Of an attempt that begins the answer every piece is `raw`, and all of them joined are the
+        bytes that the reader without a gate releases (GATE-1). Of a later one none is, except for
+        an error that the upstream tells: a piece that says nothing, and ends the answer as it is.
+        Raises Fault(upstream_invalid) on an answer that is none.
         """
         ...
 
@@ -229,7 +230,7 @@ class GatedWork(Work, Protocol):
     def gated_reader(
         self, status: int, headers: HeaderPairs, target: Target, *, is_first: bool
     ) -> GatedReader[bytes]:
-        """As `reader`, for the gate. `is_first`: of the run's first attempt."""
+        """As `reader`, for the gate. `is_first`: nothing of the answer has been written yet."""
         ...
 
     def gated_run_reader(self, *, is_first: bool) -> GatedReader[RunEvent]:
