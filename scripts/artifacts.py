@@ -26,13 +26,12 @@ NODE_NEEDS = (
     "aiohttp",
     "click",
     "grpcio",
+    "httptools",
     "msgspec",
-    "multidict",
     "prometheus-client",
     "protobuf",
     "structlog",
     "uvloop",
-    "yarl",
 )
 """What iop_node and iop_shared import. The rest of the lock is the edge's own."""
 

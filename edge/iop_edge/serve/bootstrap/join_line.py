@@ -95,8 +95,10 @@ def join_line(
         arguments.append(f"--node={node_id}")
     if authority:
         arguments += ["--ca", base64.b64encode(authority).decode("ascii")]
-    if config.server.tls is None and not dialled.is_loopback:
+    if config.server.tls is None and (authority or not dialled.is_loopback):
+        # Said on loopback too where an authority is pinned, which is then for the fetch alone.
         arguments.append("--insecure")
+    if config.server.tls is None and not dialled.is_loopback:
         notes.append("the session is plaintext: server.tls is not set (SEC-3)")
     if config.server.tls is not None and config.server.tls.client_ca_file is not None:
         certificate, key = files.cert_file or "node.crt", files.key_file or "node.key"

@@ -20,6 +20,7 @@ import base64
 import fcntl
 import getpass
 import hashlib
+import http.client
 import importlib.util
 import json
 import os
@@ -32,6 +33,8 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,8 @@ TIMEOUT_S = 60
 MAX_MANIFEST_BYTES = 1048576
 CHUNK_BYTES = 262144
 EXIT_REFUSED = 1
+
+ELSEWHERE = "; `--home FOLDER` at the end of the line names another folder"
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -67,8 +72,11 @@ class Edge:
         )
 
     def read(self, path: str, limit: int) -> bytes:
-        with self._open(path) as answer:
+        with self._answer(path) as answer:
             content: bytes = answer.read(limit + 1)
+            is_cut = bool(answer.length) and len(content) <= limit
+        if is_cut:
+            raise Refused(f"{self._url}{path} cannot be fetched: it ended too early")
         if len(content) > limit:
             raise Refused(f"{self._url}{path} is larger than {limit} bytes")
         return content
@@ -76,8 +84,8 @@ class Edge:
     def save(self, artifact: dict[str, Any], folder: Path) -> None:
         """Download one wheel. Refused where it is not, byte for byte, the one in the manifest."""
         name, digest, size = artifact["file"], hashlib.sha256(), 0
-        with self._open("artifacts/" + name) as answer, (folder / name).open("wb") as target:
-            while chunk := answer.read(CHUNK_BYTES):
+        with (folder / name).open("wb") as target:
+            for chunk in self._chunks("artifacts/" + name):
                 size += len(chunk)
                 if size > artifact["size"]:
                     break
@@ -89,14 +97,28 @@ class Edge:
                 "nothing of it was installed"
             )
 
-    def _open(self, path: str) -> Any:
+    def _chunks(self, path: str) -> Iterator[bytes]:
+        with self._answer(path) as answer:
+            while chunk := answer.read(CHUNK_BYTES):
+                yield chunk
+
+    @contextmanager
+    def _answer(self, path: str) -> Iterator[Any]:
+        """An answer to be read within the block. What fails there is the connection's fault."""
         try:
-            return self._opener.open(self._url + path, timeout=TIMEOUT_S)
+            with self._opener.open(self._url + path, timeout=TIMEOUT_S) as answer:
+                yield answer
         except urllib.error.HTTPError as error:
-            detail = error.read(500).decode("utf-8", "replace").strip()
-            raise Refused(f"{self._url}{path}: HTTP {error.code}: {detail}") from None
-        except urllib.error.URLError as error:
-            raise Refused(f"{self._url}{path} cannot be fetched: {error.reason}") from None
+            detail = error.read(500).decode("utf-8", "replace")
+            raise Refused(f"{self._url}{path}: HTTP {error.code}: {_plain(detail)}") from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", None) or error
+            raise Refused(f"{self._url}{path} cannot be fetched: {_plain(str(why))}") from None
+
+
+def _plain(text: str) -> str:
+    """What a stranger said, in one line that does nothing to a terminal."""
+    return "".join(one if one.isprintable() else " " for one in text).strip()
 
 
 def manifest_of(edge: Edge, digest: str) -> dict[str, Any]:
@@ -161,12 +183,22 @@ def token_of(token_file: Path | None, kept: Path) -> str:
     elif given and not (given.startswith("<") and given.endswith(">")):
         token = given
     elif kept.exists():
-        token = kept.read_text("ascii").strip()
+        token = kept.read_text("utf-8", "replace").strip()
     elif sys.stdin.isatty():
-        token = getpass.getpass("join: token of this node (it is not shown): ").strip()
+        try:
+            token = getpass.getpass("join: token of this node (it is not shown): ").strip()
+        except EOFError:
+            raise Refused("no token was given") from None
     else:
         say("the token of this node is read from standard input")
-        token = sys.stdin.readline().strip()
+        typed = sys.stdin.buffer.readline().decode("utf-8", "replace")
+        if not typed:
+            raise Refused(
+                "there is no token on standard input: it is at its end. A shell that reads the "
+                "line itself from there may have read on, and taken the token for a command: run "
+                "the line with `sh -c`, or give the token by --token-file or IOP_NODE_TOKEN"
+            )
+        token = typed.strip()
     if len(token) < MIN_TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()):
         raise Refused(
             f"this is no token: one has {MIN_TOKEN_CHARACTERS} or more printable ASCII characters, "
@@ -332,7 +364,13 @@ def is_connected(program: Path, environment: dict[str, str]) -> bool:
 
 
 def _xdg(variable: str, otherwise: str) -> Path:
-    return Path(os.environ.get(variable) or Path.home() / otherwise)
+    named = os.environ.get(variable)
+    if named:
+        return Path(named)
+    try:
+        return Path.home() / otherwise
+    except RuntimeError:
+        raise Refused("this user has no home folder: `--home FOLDER` names one") from None
 
 
 def name_of(node_id: str) -> str:
@@ -350,7 +388,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     add("--manifest", required=True, help="sha256 of the manifest of the artifacts")
     add("--node", default="", help="the node's id: names the folder and the service")
     add("--ca", default="", help="the edge's own certificate authority, DER in base64")
-    add("--insecure", action="store_true", help="the edge speaks plaintext off loopback")
+    add("--insecure", action="store_true", help="the edge speaks plaintext to its nodes")
     add("--token-file", type=Path, help="a file of this machine that holds the token")
     add("--cert-file", type=Path, help="this node's certificate, where the edge asks for one")
     add("--key-file", type=Path, help="the key of that certificate")
@@ -374,8 +412,11 @@ def join(options: argparse.Namespace) -> None:
     shared = Path("/var/lib") if is_system else _xdg("XDG_DATA_HOME", ".local/share")
     home = (options.home or shared / "iop" / name).absolute()
     config = home / "config"
-    config.mkdir(parents=True, exist_ok=True)
-    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        config.mkdir(parents=True, exist_ok=True)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Refused(f"{home} cannot be written to ({error.strerror}){ELSEWHERE}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -385,7 +426,7 @@ def join(options: argparse.Namespace) -> None:
         config / "token", token_of(options.token_file, config / "token") + "\n", 0o600
     )
     variables = {"IOP_EDGE": options.edge}
-    if authority is not None:
+    if authority is not None and not options.insecure:
         roots = authority.get_ca_certs(binary_form=True)
         has_changed |= keep(config / "ca.pem", "".join(map(ssl.DER_cert_to_PEM_cert, roots)), 0o644)
         variables["IOP_EDGE_CA_FILE"] = str(config / "ca.pem")
@@ -446,6 +487,10 @@ def main(arguments: list[str]) -> int:
         join(options_of(arguments))
     except Refused as refused:
         say(str(refused))
+        return EXIT_REFUSED
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        say(f"{where}{error.strerror or error}{ELSEWHERE}")
         return EXIT_REFUSED
     except KeyboardInterrupt:
         return EXIT_REFUSED

@@ -151,6 +151,17 @@ def test_only_a_plaintext_edge_off_loopback_needs_the_word_insecure(
     assert ("--insecure" in shlex.split(line)) is is_insecure
 
 
+@pytest.mark.req("SEC-3", "NODE-2")
+def test_an_authority_of_the_fetch_alone_makes_no_node_ask_a_plaintext_edge_for_tls(
+    tls: Tls,
+) -> None:
+    made_of = made(config(bootstrap=Bootstrap(tls=tls)))
+    words = shlex.split(made_of.line)
+    assert "--ca" in words
+    assert "--insecure" in words
+    assert not any("plaintext" in note for note in made_of.notes), "on loopback it is no concern"
+
+
 @pytest.mark.req("SEC-3")
 def test_the_edges_own_authority_is_pinned_once_and_checks_the_fetch(
     tls: Tls, authority: trustme.CA

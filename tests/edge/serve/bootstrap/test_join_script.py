@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ast
+import errno
+import hashlib
 import io
+import json
 import os
 import platform
+import socket
 import stat
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +29,11 @@ TOKEN = "iop_node_0123abcd_" + "s" * 40
 OTHER = "iop_node_0123abcd_" + "o" * 40
 
 SOURCE = Path(join_script.__file__).read_text()
+
+
+def typed(text: str) -> io.TextIOWrapper:
+    """A standard input on which this stands, and then no more."""
+    return io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogateescape")), "utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +82,7 @@ def test_the_token_comes_from_the_nearest_place_that_has_it(
         monkeypatch.setenv("IOP_NODE_TOKEN", TOKEN if source == "environment" else OTHER)
     if has["kept"]:
         kept.write_text((TOKEN if source == "kept" else OTHER) + "\n")
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN if source == 'input' else OTHER}\n"))
+    monkeypatch.setattr("sys.stdin", typed(f"{TOKEN if source == 'input' else OTHER}\n"))
     assert join_script.token_of(file if has["file"] else None, kept) == TOKEN
 
 
@@ -79,7 +91,7 @@ def test_a_placeholder_left_in_the_line_is_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IOP_NODE_TOKEN", "<token of a-node-with-a-very-long-name>")
-    monkeypatch.setattr("sys.stdin", io.StringIO(TOKEN + "\n"))
+    monkeypatch.setattr("sys.stdin", typed(TOKEN + "\n"))
     assert join_script.token_of(None, tmp_path / "kept") == TOKEN
 
 
@@ -97,14 +109,23 @@ def test_on_a_terminal_it_is_asked_for_without_an_echo(
 
 
 @pytest.mark.req("SEC-1")
-@pytest.mark.parametrize("wrong", ["", "short", "ä" * 40, "s" * 40 + "\x07s"])
+@pytest.mark.parametrize("wrong", ["", "short", "ä" * 40, "s" * 40 + "\x07s", "\udcff" * 40])
 def test_what_is_no_token_is_refused_without_being_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(wrong + "\n"))
+    monkeypatch.setattr("sys.stdin", typed(wrong + "\n"))
     with pytest.raises(Refused, match="32 or more") as caught:
         join_script.token_of(None, tmp_path / "kept")
     assert not wrong or wrong not in str(caught.value)
+
+
+@pytest.mark.req("NODE-2", "SEC-1")
+def test_an_input_that_has_ended_is_told_with_where_else_a_token_may_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", typed(""))
+    with pytest.raises(Refused, match="--token-file or IOP_NODE_TOKEN"):
+        join_script.token_of(None, tmp_path / "kept")
 
 
 @pytest.mark.req("NODE-2")
@@ -127,6 +148,90 @@ def test_what_is_kept_is_private_whatever_the_mask_and_whatever_was_there(tmp_pa
     finally:
         os.umask(mask)
     assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
+
+
+# --- what fails on the way ---------------------------------------------------------------------
+
+
+OFFER = json.dumps(manifest()).encode()
+
+
+@contextmanager
+def bootstrap(answer: bytes) -> Iterator[str]:
+    """A listener that says this to everyone and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.req("NODE-2")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nha",
+    ],
+    ids=["nothing", "another protocol", "half a body", "half a chunk"],
+)
+def test_a_connection_that_fails_is_told_in_one_line(
+    answer: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with bootstrap(answer) as url:
+        arguments = ["--edge", "e:1", "--from", url, "--manifest", "0" * 64]
+        assert join_script.main(arguments) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"join: {url}manifest.json cannot be fetched: ")
+
+
+@pytest.mark.req("NODE-2")
+@pytest.mark.parametrize("home", ["/proc/none", "/dev/null/none"])
+def test_a_folder_that_cannot_be_written_to_is_told_with_how_to_name_another(
+    home: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_script, "wheels_for_this_machine", lambda manifest: [])
+    body = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(OFFER), OFFER)
+    with bootstrap(body) as url:
+        digest = hashlib.sha256(OFFER).hexdigest()
+        arguments = ["--edge", "e:1", "--from", url, "--manifest", digest, "--foreground"]
+        assert join_script.main([*arguments, "--home", home]) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"join: {home} cannot be written to (")
+    assert "--home FOLDER" in said
+
+
+@pytest.mark.req("NODE-2")
+def test_a_user_without_a_home_is_told_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(Refused, match="--home FOLDER"):
+        join_script._xdg("XDG_DATA_HOME", ".local/share")
+
+
+@pytest.mark.req("NODE-2")
+def test_a_machine_that_fails_in_some_other_way_is_told_which_file_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def join(options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/full/disk")
+
+    monkeypatch.setattr(join_script, "join", join)
+    assert join_script.main(["--edge", "e", "--from", "f", "--manifest", "m"]) == 1
+    assert capsys.readouterr().err.startswith("join: /full/disk: No space left on device; ")
 
 
 # --- the machine -------------------------------------------------------------------------------
