@@ -10,8 +10,8 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
 
 from iop.runtime_pb2 import (
@@ -23,7 +23,7 @@ from iop.runtime_pb2 import (
 )
 from iop_node.adapters.base import Responder
 from iop_node.core.backoff import Backoff
-from iop_node.health import StateFile, state_path
+from iop_node.health import RENEWAL_INTERVAL_S, StateFile, state_path
 from iop_node.link.dialer import Dialer, TokenRefused
 from iop_node.metrics import Execute, NodeMetrics, NodeState
 from iop_node.runtime.applier import Applier
@@ -147,8 +147,28 @@ async def run(settings: NodeSettings) -> int:
                     dropped_spans=0 if exporter is None else exporter.dropped_spans,
                 )
 
-            async with exporter or nullcontext(), metrics.serving(settings.metrics_address, now):
+            async with (
+                _renewing(state),
+                exporter or nullcontext(),
+                metrics.serving(settings.metrics_address, now),
+            ):
                 return await _until_stopped(dialer, wiring)
+
+
+@asynccontextmanager
+async def _renewing(state: StateFile) -> AsyncIterator[None]:
+    """Within the block the state file says that this loop turns, and not only that it once did."""
+
+    async def renew() -> None:
+        while True:
+            state.renew()
+            await asyncio.sleep(RENEWAL_INTERVAL_S)
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
 
 
 def _exporter(settings: NodeSettings, instance_id: str) -> OtlpExporter | None:

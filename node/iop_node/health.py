@@ -1,7 +1,8 @@
 """How `iop-node health` learns what the running node knows.
 
 The node holds a lock on a small file for as long as it lives and keeps its state in it. A check
-that finds the lock free, or no file, knows that no node runs. The file's name follows from the
+that finds the lock free, or no file, knows that no node runs; one that finds a word which was not
+renewed for a while knows that the node is stopped or hangs. The file's name follows from the
 edge's address and the token (by digest), so that several nodes of one machine do not meet.
 """
 
@@ -13,11 +14,17 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-HEALTHY = b"connected\n"
-UNHEALTHY = b"not connected\n"
+HEALTHY = b"connected"
+UNHEALTHY = b"not connected"
+
+RENEWAL_INTERVAL_S = 2.0
+TRUSTED_FOR_S = 10.0
+"""A node that did not renew its word for so long is not at work, whatever it said last."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where no other folder can be written to
 
@@ -44,9 +51,11 @@ class StateFile:
     """The running node's side. Used as a context; a folder that cannot be written to costs the
     health command, never the node."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._clock = clock
         self._descriptor: int | None = None
+        self._word = UNHEALTHY
 
     def __enter__(self) -> Self:
         try:
@@ -65,10 +74,17 @@ class StateFile:
 
     def write(self, *, is_healthy: bool) -> None:
         """Connected with an acknowledged payload, or not."""
+        self._word = HEALTHY if is_healthy else UNHEALTHY
+        self.renew()
+
+    def renew(self) -> None:
+        """The same word, as of now: to be called every RENEWAL_INTERVAL_S."""
         if self._descriptor is None:
             return
-        content = HEALTHY if is_healthy else UNHEALTHY
-        os.ftruncate(self._descriptor, os.pwrite(self._descriptor, content, 0))
+        # This clock is the machine's own, so both processes read the same, and nobody sets it.
+        content = b"%s\n%.3f\n" % (self._word, self._clock())
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, os.pwrite(self._descriptor, content, 0))
 
     def _close(self) -> None:
         if self._descriptor is not None:
@@ -88,8 +104,8 @@ def _lock(descriptor: int) -> None:
     raise BlockingIOError("another node of this address and token keeps it")
 
 
-def is_healthy(path: Path) -> bool:
-    """A node runs there, and it is connected with an acknowledged payload."""
+def is_healthy(path: Path, clock: Callable[[], float] = time.monotonic) -> bool:
+    """A node is at work there, and it is connected with an acknowledged payload."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -97,7 +113,12 @@ def is_healthy(path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return os.read(descriptor, 64) == HEALTHY
+        word, _, told_at = os.read(descriptor, 64).partition(b"\n")
+        try:
+            age_s = clock() - float(told_at)
+        except ValueError:
+            return False
+        return word == HEALTHY and abs(age_s) <= TRUSTED_FOR_S
     else:
         return False
     finally:

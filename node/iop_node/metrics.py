@@ -20,8 +20,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from iop_node.adapters.base import Responder, RunEvent
+from iop_node.identity import SettingsInvalid
 from iop_node.runtime.router import Attempt
-from iop_node.settings import SettingsInvalid
 from iop_shared import logs
 from iop_shared.errors import Fault
 

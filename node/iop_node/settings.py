@@ -10,19 +10,23 @@ import ipaddress
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 from urllib.parse import urlsplit
 
 import grpc
 from msgspec import Struct
 
+from iop_node.identity import (
+    SettingsInvalid,
+    bytes_of,
+    edge_address,
+    host_of,
+    node_token,
+    path_of,
+)
 from iop_shared.logs import Format, Level
 
-MIN_TOKEN_CHARACTERS = 32
-
-
-class SettingsInvalid(Exception):
-    """A variable is missing or wrong; the message names it."""
+MAX_TLS_FILE_BYTES = 1_048_576
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
@@ -49,9 +53,9 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             return None
         self._check_tls_files()
         return grpc.ssl_channel_credentials(
-            root_certificates=_bytes("IOP_EDGE_CA_FILE", self.ca_file),
-            private_key=_bytes("IOP_NODE_KEY_FILE", self.key_file),
-            certificate_chain=_bytes("IOP_NODE_CERT_FILE", self.cert_file),
+            root_certificates=_pem("IOP_EDGE_CA_FILE", self.ca_file),
+            private_key=_pem("IOP_NODE_KEY_FILE", self.key_file),
+            certificate_chain=_pem("IOP_NODE_CERT_FILE", self.cert_file),
         )
 
     def _check_tls_files(self) -> None:
@@ -64,7 +68,8 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             raise _unusable("IOP_EDGE_CA_FILE", self.ca_file, error) from None
         try:
             if self.cert_file is not None:
-                context.load_cert_chain(self.cert_file, self.key_file)
+                # A password would be asked for on the terminal, and gRPC could not use it.
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
         except OSError as error:
             name = "IOP_NODE_CERT_FILE with IOP_NODE_KEY_FILE"
             raise _unusable(name, self.cert_file, error) from None
@@ -72,22 +77,26 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
 
 def read_settings(environment: Mapping[str, str]) -> NodeSettings:
     """Settings from environment variables. Raises SettingsInvalid."""
-    address = environment.get("IOP_EDGE", "").strip()
-    if not address:
-        raise SettingsInvalid("IOP_EDGE is not set: it takes the edge's host:port")
-    host = _host("IOP_EDGE", address, "edge:50051")
+    address = edge_address(environment)
+    host = host_of("IOP_EDGE", address, "edge:50051")
     metrics = environment.get("IOP_NODE_METRICS", "").strip()
     if metrics:
-        _host("IOP_NODE_METRICS", metrics, "127.0.0.1:9465", lowest_port=0)
-    cert, key = _path(environment, "IOP_NODE_CERT_FILE"), _path(environment, "IOP_NODE_KEY_FILE")
+        host_of("IOP_NODE_METRICS", metrics, "127.0.0.1:9465", lowest_port=0)
+    cert = path_of(environment, "IOP_NODE_CERT_FILE")
+    key = path_of(environment, "IOP_NODE_KEY_FILE")
     if (cert is None) != (key is None):
         raise SettingsInvalid("IOP_NODE_CERT_FILE and IOP_NODE_KEY_FILE belong together")
-    ca_file = _path(environment, "IOP_EDGE_CA_FILE")
+    ca_file = path_of(environment, "IOP_EDGE_CA_FILE")
     wants_plaintext = environment.get("IOP_EDGE_INSECURE", "") == "1"
     has_tls_material = ca_file is not None or cert is not None
+    if wants_plaintext and has_tls_material:
+        raise SettingsInvalid(
+            "IOP_EDGE_INSECURE=1 asks for plaintext, and IOP_EDGE_CA_FILE and IOP_NODE_CERT_FILE "
+            "are for TLS: keep either"
+        )
     return NodeSettings(
         edge_address=address,
-        token=_token(environment),
+        token=node_token(environment),
         # SEC-3: TLS unless the edge is on loopback or plaintext was asked for.
         is_plaintext=wants_plaintext or (_is_loopback(host) and not has_tls_material),
         ca_file=ca_file,
@@ -98,35 +107,6 @@ def read_settings(environment: Mapping[str, str]) -> NodeSettings:
         log_level=cast(Level, _choice(environment, "IOP_LOG_LEVEL", get_args(Level), "info")),
         log_format=cast(Format, _choice(environment, "IOP_LOG_FORMAT", get_args(Format), "json")),
     )
-
-
-def _token(environment: Mapping[str, str]) -> str:
-    token = environment.get("IOP_NODE_TOKEN", "").strip()
-    source: Literal["IOP_NODE_TOKEN", "IOP_NODE_TOKEN_FILE"] = "IOP_NODE_TOKEN"
-    path = _path(environment, "IOP_NODE_TOKEN_FILE")
-    if token and path is not None:
-        raise SettingsInvalid("IOP_NODE_TOKEN and IOP_NODE_TOKEN_FILE are both set: keep one")
-    if path is not None:
-        source = "IOP_NODE_TOKEN_FILE"
-        token = (_bytes(source, path) or b"").decode(errors="replace").strip()
-    elif not token:
-        raise SettingsInvalid(
-            "IOP_NODE_TOKEN is not set (nor IOP_NODE_TOKEN_FILE): `iop-edge token new` makes one"
-        )
-    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
-        raise SettingsInvalid(
-            f"{source} holds no token: one has {MIN_TOKEN_CHARACTERS} or more printable ASCII "
-            f"characters, this has {len(token)}"
-        )
-    return token
-
-
-def _host(name: str, address: str, example: str, *, lowest_port: int = 1) -> str:
-    host, separator, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and lowest_port <= int(port) < 65536
-    if not separator or not host or not is_port:
-        raise SettingsInvalid(f"{name} is {address!r}: it takes host:port, as in {example}")
-    return host.strip("[]")
 
 
 def _endpoint(environment: Mapping[str, str]) -> str | None:
@@ -157,18 +137,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _path(environment: Mapping[str, str], name: str) -> Path | None:
-    value = environment.get(name, "").strip()
-    return Path(value) if value else None
-
-
-def _bytes(name: str, path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingsInvalid(f"{name}: {path} cannot be read ({error.strerror})") from None
+def _pem(name: str, path: Path | None) -> bytes | None:
+    return None if path is None else bytes_of(name, path, MAX_TLS_FILE_BYTES)
 
 
 def _unusable(name: str, path: Path | None, error: OSError) -> SettingsInvalid:
@@ -176,7 +146,7 @@ def _unusable(name: str, path: Path | None, error: OSError) -> SettingsInvalid:
         why = f"is no usable PEM file ({error.reason or 'it holds no certificate'})"
     else:
         why = f"cannot be read ({error.strerror})"
-    return SettingsInvalid(f"{name}: {path} {why}")
+    return SettingsInvalid(f"{name}: {str(path)!r} {why}")
 
 
 def _choice(

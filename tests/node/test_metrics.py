@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 
 from iop.runtime_pb2 import RunRequest
 from iop_node.adapters.base import Responder, RunCall, RunEvent, TextDelta, TunnelCall
+from iop_node.identity import SettingsInvalid
 from iop_node.metrics import NodeMetrics, NodeState
 from iop_node.runtime.router import Attempt
-from iop_node.settings import SettingsInvalid, read_settings
+from iop_node.settings import read_settings
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey, Target
 

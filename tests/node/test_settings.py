@@ -6,7 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from iop_node.cli.main import main
-from iop_node.settings import SettingsInvalid, read_settings
+from iop_node.identity import SettingsInvalid
+from iop_node.settings import read_settings
 
 TOKEN = "iop_node_0123abcd_" + "s" * 40
 
@@ -59,6 +60,14 @@ def test_a_node_uses_tls_unless_its_edge_is_on_loopback_or_plaintext_was_asked_f
         ({"IOP_EDGE": "edge"}, "IOP_EDGE"),
         ({"IOP_EDGE": "edge:0"}, "IOP_EDGE"),
         ({"IOP_EDGE": "http://edge:1/"}, "IOP_EDGE"),
+        ({"IOP_EDGE": "http://edge:1"}, "IOP_EDGE"),
+        ({"IOP_EDGE": "user@edge:1"}, "IOP_EDGE"),
+        ({"IOP_EDGE": "fe80::1:50051"}, "brackets"),
+        ({"IOP_EDGE": "\udcff:1"}, "IOP_EDGE"),
+        ({"IOP_NODE_METRICS": "http://localhost:9465"}, "IOP_NODE_METRICS"),
+        ({"IOP_EDGE_INSECURE": "1", "IOP_EDGE_CA_FILE": "/ca.pem"}, "keep either"),
+        ({"IOP_NODE_TOKEN": None, "IOP_NODE_TOKEN_FILE": "/dev/zero"}, "larger than"),
+        ({"IOP_NODE_TOKEN": None, "IOP_NODE_TOKEN_FILE": "/\udcff"}, "IOP_NODE_TOKEN_FILE"),
         ({"IOP_NODE_TOKEN": None}, "IOP_NODE_TOKEN"),
         ({"IOP_NODE_TOKEN": "short"}, "IOP_NODE_TOKEN"),
         ({"IOP_NODE_TOKEN_FILE": "/f"}, "both set"),

@@ -6,7 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from iop_node import app
-from iop_node.settings import NodeSettings, SettingsInvalid, read_settings
+from iop_node.identity import SettingsInvalid
+from iop_node.settings import NodeSettings, read_settings
 from iop_shared.otlp import OtlpExporter
 
 

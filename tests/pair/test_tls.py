@@ -24,8 +24,9 @@ from structlog.testing import capture_logs
 
 from iop_edge.config.effective import Tls
 from iop_edge.serve.http.address import ListenError
+from iop_node.identity import SettingsInvalid
 from iop_node.link.dialer import Dialer, TokenRefused
-from iop_node.settings import SettingsInvalid, read_settings
+from iop_node.settings import read_settings
 
 from .rig import TOKEN, Edge, dialer, running
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib.metadata import version
 
 import click
 
@@ -13,7 +12,7 @@ EXIT_SETTINGS = 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("iop"), prog_name="iop-node")
+@click.version_option(package_name="iop", prog_name="iop-node")
 def main() -> None:
     """A node of IOP: it joins its edge by itself and runs requests on the models beside it."""
 
@@ -43,7 +42,8 @@ def run() -> None:
     import uvloop
 
     from iop_node import app
-    from iop_node.settings import SettingsInvalid, read_settings
+    from iop_node.identity import SettingsInvalid
+    from iop_node.settings import read_settings
     from iop_shared import logs
 
     try:
@@ -60,15 +60,16 @@ def run() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def health(as_json: bool) -> None:
     """Exit 0 when the node that runs here (same IOP_EDGE and token) is connected and configured."""
+    # Asked for every few seconds: it loads none of what only a running node needs.
     from iop_node.health import is_healthy, state_path
-    from iop_node.settings import SettingsInvalid, read_settings
+    from iop_node.identity import SettingsInvalid, edge_address, node_token
 
     try:
-        settings = read_settings(os.environ)
+        path = state_path(edge_address(os.environ), node_token(os.environ))
     except SettingsInvalid as error:
         click.echo(f"iop-node: {error}", err=True)
         sys.exit(EXIT_SETTINGS)
-    healthy = is_healthy(state_path(settings.edge_address, settings.token))
+    healthy = is_healthy(path)
     if as_json:
         click.echo(json.dumps({"healthy": healthy}))
     else:
