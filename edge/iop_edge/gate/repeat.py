@@ -216,7 +216,7 @@ class RepeatGuard:
         return self._loop_at(held_from, here, distant.lag, 1 + distant.length // distant.lag)
 
     def _loop_at(self, first_ends: int, here: int, lag: int, count: int) -> Loop:
-        unit = self._past[max(0, here - lag) : here]
+        unit = self._past[here - min(lag, self._reach) : here]
         return Loop(
             kept=max(first_ends, self._at - self._bound),
             period=lag,

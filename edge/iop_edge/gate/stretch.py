@@ -10,11 +10,11 @@ import sys
 
 from iop_edge.gate.numbering import NUMBER
 from iop_edge.gate.texture import (
-    VARIED_UNITS,
+    VARIED_PROOFS,
+    VARYING,
     Texture,
     has_letters,
     texture,
-    varied_proof,
     verbatim_proof,
 )
 
@@ -22,10 +22,9 @@ _TOLD = 24
 """Characters of a stretch from which on its texture can be told."""
 _NEW_AT_ONCE = 3
 _NEW_SHARE = 12
-_NEW_SHARE_OF_A_LOOP = 25
 _LONGEST_GAP = 40
-"""What is new in a stretch: in one go, as a share of it while it may still become a loop, as a
-share of a loop, and at most in any place."""
+"""How much may be new in what may still become a loop: so much at once, one part in so many, and
+at most so much in any place."""
 _DRIFT = 3
 """Characters by which a lag may change, with nothing new, and be the same: blanks, 9 to 10."""
 _TURN_WORTH = 2
@@ -40,12 +39,12 @@ class Stretch:
     """Begins where the second occurrence does. Made of parts, each of which follows one lag."""
 
     __slots__ = (
+        "_doubts",
         "_new",
         "_part",
         "_since",
         "_texture",
         "_told_lag",
-        "_varied_proof",
         "_verbatim_proof",
         "_weighed_lags",
         "gap",
@@ -63,7 +62,7 @@ class Stretch:
         self._texture: Texture = "prose"
         self._told_lag = 0
         self._verbatim_proof = 0  # What this part must come to; 0 while it cannot be told.
-        self._varied_proof: int | None = None
+        self._doubts = 0  # How many of the varied proofs it was long enough for, and failed.
 
     def bears(self, broke: int) -> int:
         """How much may be new where it stopped repeating; nothing in one that has just begun."""
@@ -92,22 +91,33 @@ class Stretch:
         length = at - self._part
         if not self._verbatim_proof:
             if length < _TOLD:
-                return 1 if has_letters(past[here - length : here]) else HOPELESS
+                hopeful = not self._doubts and has_letters(past[here - length : here])
+                return 1 if hopeful else HOPELESS
             if not self._told_lag <= 2 * self.lag <= 4 * self._told_lag:
                 self._told_lag = self.lag  # Another unit than that of the part before.
                 self._texture = texture(past[here - self.lag : here])
             self._verbatim_proof = verbatim_proof(self._texture, self.lag)
-            self._varied_proof = varied_proof(self._texture)
         missing = self._verbatim_proof - length
-        if self._since == self._part or self._varied_proof is None:
-            return missing
+        if self._since < self._part and self._texture in VARYING:
+            varied = self._missing_varied(at)
+            if varied is None:
+                return HOPELESS
+            missing = min(missing, varied)
+        return missing
+
+    def _missing_varied(self, at: int) -> int | None:
+        """The same for all its parts together; None once, where too much in them was new."""
         whole = at - self._since
-        varied = max(self._varied_proof, VARIED_UNITS * self._mean_lag(at)) - whole
-        if varied <= 0 and self._new * _NEW_SHARE_OF_A_LOOP > whole:
-            # Inconclusive. What comes counts from here, so that a loop that goes on is found.
-            self._since, self._new, self._weighed_lags = self._part, 0, 0
-            return missing
-        return min(missing, varied)
+        for step, (least, units, share) in enumerate(VARIED_PROOFS):
+            missing = max(least, units * self._mean_lag(at)) - whole
+            if missing > 0 or self._new * share <= whole:
+                return missing
+            if step == self._doubts:
+                self._doubts += 1
+                return None
+        # What comes counts from here, so that a loop that goes on is found in the end.
+        self._since, self._new, self._weighed_lags, self._doubts = self._part, 0, 0, 0
+        return None
 
     def count(self, at: int) -> int:
         """How often the unit was seen, the first time included."""

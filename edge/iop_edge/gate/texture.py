@@ -14,8 +14,8 @@ from typing import Literal
 from iop_edge.gate.numbering import NUMBER
 
 Texture = Literal["prose", "verse", "code", "figures", "numbers"]
-"""prose: running text. verse: short lines of it (lyrics, lists). code: code, markup, tables,
-encoded data. figures: hardly a letter (digits, rules, drawings, white space). numbers: a list of
+"""prose: running text. verse: short lines of it (lyrics, lists). code: code, markup, tables.
+figures: digits, rules, drawings, white space, encoded data. numbers: a list of
 numbers alone, which numbering has made alike."""
 
 _EXAMINED = 512
@@ -24,6 +24,9 @@ _LETTER = re.compile(r"[^\W\d_]|[\u0300-\u036f\u0591-\u06ed\u0900-\u0e4e\U0001f0
 _CODE = re.compile(r"[{}\[\]<>=+/\\|_$&@^%`;]|\w\(|['\"],?\s*[:,]|\n[ \t]{2,}")
 _DIGIT = re.compile(r"\d")
 _LEAST_LETTERS = 0.3
+_POOR_LENGTH = 32
+_POOR_LETTERS = 3
+"""Different letters up to which a unit longer than that is no language: ff ff ff of a dump."""
 _MOST_CODE = 0.05
 _VERSE_LINE = 64
 """Characters of a line, on average, up to which lines are verses."""
@@ -31,24 +34,30 @@ _VERSE_LINE = 64
 _FIGURES_PROVE = 6000
 _CODE_PROVES = 1500
 _CODE_UNITS = 8
-_DISTANT_MORE = 480
+_DISTANT_MORE = 224
 _DISTANT_CODE_UNITS = 3
-_VARIED_PROVES = 480
-VARIED_UNITS = 6
+
+VARYING: frozenset[Texture] = frozenset(("prose", "verse"))
+"""Textures of which a repeat with hardly a change is one too. In the others the changes are what
+is said: rows of a table, lines of a log."""
+VARIED_PROOFS = ((480, 6, 25), (1440, 24, 20))
+"""Characters and units that repeat with changes must come to, for one part in so many that is new.
+The longer it goes on, the more may be new in it."""
 
 
 def texture(unit: str) -> Texture:
     """What a repeated unit looks like."""
     looked_at = unit[-_EXAMINED:]
     ink = len("".join(looked_at.split()))
-    letters = len(_LETTER.findall(looked_at))
-    if letters < _LEAST_LETTERS * ink or not letters:
+    letters = _LETTER.findall(looked_at)
+    is_poor = len(looked_at) > _POOR_LENGTH and len(set(letters)) <= _POOR_LETTERS
+    if is_poor or len(letters) < _LEAST_LETTERS * ink or not letters:
         return "numbers" if NUMBER in looked_at else "figures"
     marks = len(_CODE.findall(looked_at)) + len(_DIGIT.findall(looked_at)) / 2
     if marks > _MOST_CODE * len(looked_at):
         return "code"
     if ink == len(looked_at) and looked_at.isupper():
-        return "code"  # Sequences and encoded data: capitals without a space.
+        return "figures"  # Sequences and encoded data: capitals without a space.
     lines = looked_at.count("\n")
     return "verse" if lines and len(looked_at) <= _VERSE_LINE * lines else "prose"
 
@@ -57,7 +66,7 @@ def verbatim_proof(of: Texture, period: int) -> int:
     """Characters that must repeat word for word, after the first occurrence, to be a loop."""
     match of:
         case "prose":
-            return max(240, min(4 * period, 480), 3 * period // 2)
+            return max(240, min(4 * period, 480), min(3 * period // 2, period + 480))
         case "verse":
             return max(320, min(5 * period, 500), 11 * period // 5)
         case "code":
@@ -66,18 +75,6 @@ def verbatim_proof(of: Texture, period: int) -> int:
             return max(_FIGURES_PROVE, _CODE_UNITS * period)
         case "numbers":
             return sys.maxsize
-
-
-def varied_proof(of: Texture) -> int | None:
-    """Characters that must repeat with hardly a change, VARIED_UNITS units at the least.
-
-    None where the changes are what is said: rows of a table, lines of a log.
-    """
-    match of:
-        case "prose" | "verse":
-            return _VARIED_PROVES
-        case "code" | "figures" | "numbers":
-            return None
 
 
 def distant_proof(of: Texture, period: int) -> int:

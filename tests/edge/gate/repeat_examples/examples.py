@@ -44,7 +44,7 @@ def _sections(file: str) -> Iterator[tuple[str, str]]:
 
 
 def written() -> Iterator[Example]:
-    for file in ("innocent_prose.txt", "innocent_forms.txt"):
+    for file in ("innocent_prose.txt", "innocent_forms.txt", "innocent_more.txt"):
         for title, body in _sections(file):
             kind, _, name = title.partition(": ")
             yield Example(kind, name, body)
