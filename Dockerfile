@@ -44,7 +44,7 @@ LABEL org.opencontainers.image.title="IOP" \
 ENV PATH=/opt/iop/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Owned by who runs, so that a fresh volume mounted there is too.
-RUN install -d -o 65532 -g 65532 /etc/iop /run/iop /var/lib/iop
+RUN install -d -o 65532 -g 65532 /etc/iop /var/lib/iop && install -d -m 0700 -o 65532 -g 65532 /run/iop
 WORKDIR /var/lib/iop
 USER 65532:65532
 

@@ -105,3 +105,21 @@ def test_the_build_sees_only_what_the_images_are_made_of() -> None:
     needed = {source.split("/")[0] for sources in copied for source in sources.split()}
     assert "*" in ignored
     assert needed == let_in
+
+
+@pytest.mark.req("OPS-2", "SEC-1")
+@pytest.mark.parametrize("image", ["edge", "node", "model"])
+def test_the_builders_own_settings_reach_no_stage_that_an_image_is_made_of(image: str) -> None:
+    stages = {
+        name: (base, body)
+        for base, name, body in re.findall(
+            r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
+        )
+    }
+    seen = []
+    while image in stages:
+        image, body = stages[image]
+        seen.append(body)
+    assert image == "${BASE}"
+    assert "ARG" in stages["build"][1]
+    assert [line for body in seen for line in body.splitlines() if line.startswith("ARG")] == []
