@@ -66,8 +66,8 @@ Effect = Piece | Repair | Fail
 class Gate:
     """See the module. `key` makes fingerprints of one process comparable, and of no other.
 
-    Call `begin` for each attempt, then `take` for each piece, and `end` or `failed` once; `expire`
-    at `deadline`. Times are seconds of one clock that never goes back.
+    Call `begin` for each attempt, then `take` for what arrives, and `end` or `failed` once;
+    `expire` at `deadline`. Times are seconds of one clock that never goes back.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Gate:
         self._reading = self._read(filters)
         self._is_over = False
 
-    def take(self, piece: Piece, now: float) -> list[Effect]:
-        """The next piece of the attempt's answer."""
+    def take(self, pieces: Sequence[Piece], now: float) -> list[Effect]:
+        """The next pieces of the attempt's answer, which came together."""
         if self._is_over:
             return []
         self._unrepaired = []
         reading = self._reading
-        released = self._released(reading.take(piece, now))
+        released = self._released(reading.take(pieces, now))
         if reading.is_holding:
             self._ledger.held(reading.held_chars)
         found = reading.repetition

@@ -143,46 +143,60 @@ class Reading:
     def call_count(self) -> int:
         return self._calls.count
 
-    def take(self, piece: Piece, now: float) -> list[Piece]:
+    def take(self, pieces: Sequence[Piece], now: float) -> Sequence[Piece]:
+        """What came at once is read at once: the guard's verdict is on the text, not on how it
+        was cut."""
         if self._seams:
-            piece = Piece(tuple(self._after_seams(piece.said)))
-            if not piece.said:
-                return []
+            pieces = self._after_seams(pieces)
+        content: list[str] = []
+        reasoning: list[str] = []
+        holds_a_call = False
+        for piece in pieces:
+            for said in piece.said:
+                kind = said.kind
+                if kind == "content":
+                    content.append(said.text)
+                elif kind == "reasoning":
+                    reasoning.append(said.text)
+                elif kind == "tool_call":
+                    self._calls.add(said)
+                    holds_a_call = self._holds_calls
+                else:
+                    self._is_cut_short = said.text == "length"
+        content_end, reasoning_end = self._end("content"), self._end("reasoning")
+        is_clear = (not reasoning or self._is_clear("reasoning", "".join(reasoning))) & (
+            not content or self._is_clear("content", "".join(content))
+        )
         # What is not cleared is held: while nothing is, all that was read before is cleared.
-        is_clear = not self._hold
-        call_chars = None
-        for said in piece.said:
-            kind = said.kind
-            if kind == "content" or kind == "reasoning":
-                watch = self._watches.get(kind)
-                if watch is not None and not self._is_clear(kind, watch, said.text):
-                    is_clear = False
-            elif kind == "tool_call":
-                self._calls.add(said)
-                if self._holds_calls:
-                    call_chars = (call_chars or 0) + len(said.text)
-                    is_clear = False
-            elif kind == "finish":
-                self._is_cut_short = said.text == "length"
-        if is_clear:
-            return [piece]
-        self._hold.add(piece, self._end("content"), self._end("reasoning"), now, call_chars)
+        if is_clear and not holds_a_call and not self._hold:
+            return pieces
+        for piece in pieces:
+            call_chars = None
+            for said in piece.said:
+                size = len(said.text)
+                if said.kind == "content":
+                    content_end += size
+                elif said.kind == "reasoning":
+                    reasoning_end += size
+                elif said.kind == "tool_call" and self._holds_calls:
+                    call_chars = (call_chars or 0) + size
+            self._hold.add(piece, content_end, reasoning_end, now, call_chars)
         found = self.repetition
         if found is not None and found.is_blocking:
             return self._hold.cut(found.channel, found.offset)
-        return self._hold.cleared(self._cleared("content"), self._cleared("reasoning"))
+        return self._hold.cleared(
+            self._cleared("content", content_end), self._cleared("reasoning", reasoning_end)
+        )
 
-    def expire(self, now: float) -> list[Piece]:
+    def expire(self, now: float) -> Sequence[Piece]:
         """What has been held for as long as it may."""
         return self._hold.held_since(now - self._timeout_s)
 
-    def end(self, now: float) -> list[Piece]:
+    def end(self, now: float) -> Sequence[Piece]:
         """The answer is complete: what a seam still held, as far as it may go on. The rest is for
         `verdict` and `rest`."""
-        if not self._seams:
-            return []
-        said = tuple(self._flushed())
-        return self.take(Piece(said), now) if said else []
+        said = tuple(self._flushed()) if self._seams else ()
+        return self.take((Piece(said),), now) if said else ()
 
     def verdict(self) -> ToolFault | None:
         """What is wrong with the tool calls that are held; None where nothing is, or is known.
@@ -198,8 +212,11 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------
 
-    def _is_clear(self, channel: Channel, watch: _Watch, text: str) -> bool:
+    def _is_clear(self, channel: Channel, text: str) -> bool:
         """Let the guard read on; say whether nothing that it has read is held back for it."""
+        watch = self._watches.get(channel)
+        if watch is None:
+            return True
         loop = watch.feed(text)
         if loop is not None:
             offset = watch.offset_of(loop)
@@ -210,13 +227,15 @@ class Reading:
         watch = self._watches.get(channel)
         return 0 if watch is None else watch.end
 
-    def _cleared(self, channel: Channel) -> int:
+    def _cleared(self, channel: Channel, end: int) -> int:
         watch = self._watches.get(channel)
-        if watch is None:
-            return 0
-        return watch.cleared if self._is_blocking else watch.end
+        return watch.cleared if watch is not None and self._is_blocking else end
 
-    def _after_seams(self, said: Sequence[Said]) -> Iterator[Said]:
+    def _after_seams(self, pieces: Sequence[Piece]) -> list[Piece]:
+        trimmed = (Piece(tuple(self._trimmed(piece.said))) for piece in pieces)
+        return [piece for piece in trimmed if piece.said]
+
+    def _trimmed(self, said: Sequence[Said]) -> Iterator[Said]:
         for one in said:
             if one.kind == "reasoning" and self._drops_reasoning:
                 continue

@@ -157,9 +157,7 @@ class GatedRun(Run):
         try:
             if gate.deadline is not None and not await attempt.has_arrived(gate.deadline):
                 return gate.expire(now())
-            pieces = await source.next()
-            at = now()
-            effects = [effect for piece in pieces for effect in gate.take(piece, at)]
+            effects = gate.take(await source.next(), now())
         except Fault as fault:
             if self._cut is not None:
                 raise self._cut from None

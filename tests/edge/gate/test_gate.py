@@ -89,7 +89,7 @@ def text_of(effects: list[Effect]) -> str:
 def feed(gate: Gate, text: str, size: int = 5, now: float = 0.0) -> list[Effect]:
     effects: list[Effect] = []
     for at in range(0, len(text), size):
-        effects += gate.take(content(text[at : at + size]), now)
+        effects += gate.take([content(text[at : at + size])], now)
         if effects and not isinstance(effects[-1], Piece):
             break
     return effects
@@ -106,7 +106,7 @@ def recoveries(gate: Gate) -> list[tuple[str, str, str | None]]:
 def test_what_is_under_no_suspicion_goes_on_unchanged_in_the_call_that_brought_it():
     gate = gate_of()
     for piece in (Piece((), b"head"), content("Once upon a time "), content("there was"), FINISH):
-        assert gate.take(piece, 0.0) == [piece]
+        assert gate.take([piece], 0.0) == [piece]
         assert gate.deadline is None
     assert gate.end(0.0) == []
 
@@ -278,7 +278,7 @@ def test_tool_calls_are_held_to_the_end_and_released_when_they_fit():
     gate = gate_of()
     feed(gate, "Let me look. ")
     pieces = [call('{"city":'), call('"Oslo"}'), FINISH]
-    assert [gate.take(piece, 0.0) for piece in pieces] == [[], [], []]
+    assert [gate.take([piece], 0.0) for piece in pieces] == [[], [], []]
     assert gate.deadline is None
     assert gate.end(0.0) == pieces
     assert gate.report().recoveries == ()
@@ -288,8 +288,8 @@ def test_tool_calls_are_held_to_the_end_and_released_when_they_fit():
 @pytest.mark.parametrize("arguments", ['{"city":', '{"city": 3}', "[]", "{}"])
 def test_arguments_that_do_not_fit_are_asked_for_again(arguments: str):
     gate = gate_of()
-    gate.take(call(arguments), 0.0)
-    gate.take(FINISH, 0.0)
+    gate.take([call(arguments)], 0.0)
+    gate.take([FINISH], 0.0)
     [repair] = gate.end(0.0)
     assert isinstance(repair, Repair)
     assert (repair.strategy, repair.temperature) == ("schema_repair", None)
@@ -298,7 +298,7 @@ def test_arguments_that_do_not_fit_are_asked_for_again(arguments: str):
     gate.begin((guard(),))
     good = [call('{"city":"Oslo"}'), FINISH]
     for piece in good:
-        gate.take(piece, 0.0)
+        gate.take([piece], 0.0)
     assert gate.end(0.0) == good
     assert gate.report().is_repaired
 
@@ -308,7 +308,7 @@ def test_arguments_that_the_output_limit_cut_short_are_not_asked_for_again():
     gate = gate_of()
     pieces = [call('{"ci'), Piece((Said("finish", "length"),), raw=b"length")]
     for piece in pieces:
-        gate.take(piece, 0.0)
+        gate.take([piece], 0.0)
     assert gate.end(0.0) == pieces
     assert gate.report().recoveries == ()
 
@@ -316,13 +316,13 @@ def test_arguments_that_the_output_limit_cut_short_are_not_asked_for_again():
 @pytest.mark.req("GATE-7")
 def test_calls_that_cannot_be_set_right_go_on_as_the_model_made_them():
     spent = gate_of(options(0, 0))
-    assert spent.take(call("{"), 0.0) == [call("{")]
+    assert spent.take([call("{")], 0.0) == [call("{")]
     unknown = gate_of(options(window=None))
-    unknown.take(call("{"), 0.0)
+    unknown.take([call("{")], 0.0)
     assert unknown.end(0.0) == [call("{")]
     assert recoveries(unknown) == [("schema_repair", "refused", "context_window_unknown")]
     refused = gate_of()
-    refused.take(call("{"), 0.0)
+    refused.take([call("{")], 0.0)
     [repair] = refused.end(0.0)
     assert isinstance(repair, Repair)
     assert refused.not_begun("no_provider") == [call("{")]
@@ -332,12 +332,12 @@ def test_calls_that_cannot_be_set_right_go_on_as_the_model_made_them():
 @pytest.mark.req("GATE-7")
 def test_a_cut_among_held_tool_calls_is_mended_and_one_after_released_calls_is_not():
     gate = gate_of()
-    gate.take(call('{"ci'), 0.0)
+    gate.take([call('{"ci')], 0.0)
     [repair] = gate.failed(LOST)
     assert isinstance(repair, Repair)
     assert repair.strategy == "exact_replay"
     released = gate_of(options(0, 0))
-    released.take(call('{"ci'), 0.0)
+    released.take([call('{"ci')], 0.0)
     assert released.failed(LOST) == [Fail(LOST)]
     assert recoveries(released)[-1][2] == "tool_call_released"
 
@@ -348,9 +348,9 @@ def test_a_continuation_that_repeats_the_last_words_or_thinks_again_is_trimmed()
     feed(gate, "The cat sat on the mat")
     gate.failed(LOST)
     gate.begin((guard(),))
-    effects = gate.take(Piece((Said("reasoning", "They want me to go on."),)), 0.0)
-    effects += gate.take(Piece((Said("content", "on the mat and slept."),)), 0.0)
-    effects += gate.take(Piece((Said("finish", "stop"),)), 0.0)
+    effects = gate.take([Piece((Said("reasoning", "They want me to go on."),))], 0.0)
+    effects += gate.take([Piece((Said("content", "on the mat and slept."),))], 0.0)
+    effects += gate.take([Piece((Said("finish", "stop"),))], 0.0)
     effects += gate.end(0.0)
     assert text_of(effects) == " and slept."
     assert all(said.kind != "reasoning" for one in effects for said in one.said)  # type: ignore[union-attr]

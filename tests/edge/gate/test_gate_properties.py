@@ -111,9 +111,9 @@ def test_what_was_released_is_what_the_recorder_holds_and_no_budget_is_overdrawn
 
 def _effects(gate: Gate, event: object, now: float) -> list[Effect]:
     if isinstance(event, Piece):
-        return gate.take(event, now)
+        return gate.take([event], now)
     if isinstance(event, list):
-        return [effect for piece in event for effect in gate.take(piece, now)]
+        return gate.take(event, now)
     if event == "later":
         return gate.expire(now + 60.0)
     if event == "end":
