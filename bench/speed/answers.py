@@ -24,7 +24,18 @@ PACE_S = 0.005
 
 DONE = b"data: [DONE]\n\n"
 LARGE_EVENT_BYTES = 16 * 1024
-_WORDS = "the quick brown fox jumps over a lazy dog and goes on to the next hill "
+_WORDS = (
+    "Before the harbour woke, Marta had carried nine crates of oranges up the narrow stairs, past "
+    "sleeping cats and a barber who swept yesterday's hair into small grey hills. She counted her "
+    "coins twice, kept one for bread, hid another inside a blue shoe, and gave whatever remained to "
+    "her brother, whose boat needed tar, rope, fresh sails, perhaps even a new name. Rain came from "
+    "the west about noon; it smelled of iron, wet wool, cut grass. Nobody spoke during lunch. Then "
+    "Uncle Jorge unfolded his map, pointed at some island without trees, laughed, coughed, and told "
+    "them which winds would bring any sailor home alive. Outside, children chased paper ships along "
+    "gutters until evening turned every window gold, while bells answered each other across roofs."
+)
+"""Prose that repeats nothing, as most answers are."""
+
 _PROMPT = "Please go on with this story, and leave nothing out. " * 8
 _ID = {"id": "chatcmpl-0123456789abcdef", "created": 1_700_000_000, "model": MODEL}
 _USAGE = {"prompt_tokens": 96, "completion_tokens": CHUNKS, "total_tokens": 96 + CHUNKS}
@@ -64,7 +75,7 @@ def plain_answer() -> bytes:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": (_WORDS * 11)[:740]},
+                    "message": {"role": "assistant", "content": _WORDS[:740]},
                     "logprobs": None,
                     "finish_reason": "stop",
                 }

@@ -29,6 +29,7 @@ def config(
     providers: int = 2,
     capacity: int = CAPACITY,
     pending: int | None = None,
+    gate: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A document of one node with so many providers, all of which serve the bench's model."""
     named = [f"p{number}" for number in range(providers)]
@@ -69,12 +70,14 @@ def config(
             }
         ],
     }
+    if gate is not None:
+        listeners["openai"]["stream_evidence_gate"] = gate
     if pending is not None:
         document["provider_pool"] = {"max_queue": pending, "queue_timeout_ms": 0}
     return document
 
 
-def start(group: Group, upstream: int, **of_config: int) -> Running:
+def start(group: Group, upstream: int, **of_config: Any) -> Running:
     """One edge and one node before the upstream, connected. Raises StartFailed."""
     site = Site(group)
     site.config.write_text(yaml.safe_dump(config(site, upstream, **of_config)))
@@ -85,7 +88,7 @@ def start(group: Group, upstream: int, **of_config: int) -> Running:
 
 
 @contextmanager
-def running(group: Group, upstream: int, **of_config: int) -> Iterator[Running]:
+def running(group: Group, upstream: int, **of_config: Any) -> Iterator[Running]:
     """The same, until the block ends."""
     try:
         yield start(group, upstream, **of_config)

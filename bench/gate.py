@@ -1,0 +1,111 @@
+"""What the stream evidence gate costs a stream.
+
+`python -m bench.gate` runs three sites of one edge and one node as real processes before one
+upstream: without a word of the gate in the config, with the gate configured and off, and with it
+on (a blocking `repeat_guard`). Each round puts the same load to all three; the figures are ratios
+within a round, and their median. A chunk costs what edge and node use for a stream, by its chunks.
+Off must cost what nothing costs (1.02 is the bound that is kept), on at most 1.3 times that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.speed import measure, site
+from bench.speed.answers import CHUNKS
+from bench.speed.shapes import Sample
+from demo.processes import Group
+
+FILTERS = [{"filter": "repeat_guard", "enforcement": "blocking"}]
+GATES: dict[str, dict[str, Any] | None] = {
+    "absent": None,
+    "off": {"enabled": False, "filters": FILTERS},
+    "on": {"enabled": True, "filters": FILTERS},
+}
+SHAPES = ("paced64", "paced16", "burst16")
+
+
+def run(repeats: int, seconds: float) -> list[Sample]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        driver = stack.enter_context(measure.load())
+        upstream = stack.enter_context(measure.mock_upstream(folder))
+        running = {}
+        for name, gate in GATES.items():
+            group = Group(folder / name)
+            stack.callback(group.stop)
+            running[name] = site.start(group, upstream.port, gate=gate)
+            measure.warm_up(driver, name, running[name])
+        return measure.rounds(
+            running,
+            driver,
+            shapes=SHAPES,
+            repeats=repeats,
+            seconds=seconds,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+
+
+def ratio(samples: list[Sample], shape: str, one: str, other: str, part: str | None) -> list[float]:
+    """What the one costs for the other's cost, round by round: all processes, or one part."""
+
+    def cost(sample: Sample) -> float:
+        return sample.cpu_us if part is None else sample.parts_us[part]
+
+    costs = {(s.contender, s.round): cost(s) for s in samples if s.shape == shape}
+    rounds = sorted({number for _, number in costs})
+    return [costs[one, number] / costs[other, number] for number in rounds]
+
+
+def figures(samples: list[Sample]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for shape in SHAPES:
+        of = [sample for sample in samples if sample.shape == shape]
+        medians = {
+            name: statistics.median(s.cpu_us / CHUNKS for s in of if s.contender == name)
+            for name in GATES
+        }
+        first = {
+            name: statistics.median(s.first_byte_ms for s in of if s.contender == name)
+            for name in GATES
+        }
+        found[shape] = {
+            "chunk_us": {name: round(value, 2) for name, value in medians.items()},
+            "first_byte_ms": {name: round(value, 3) for name, value in first.items()},
+            "added_first_byte_ms": round(first["on"] - first["off"], 3),
+            **{
+                f"{one}/{other}{' edge' if part else ''}": _spread(
+                    ratio(samples, shape, one, other, part)
+                )
+                for one, other in (("off", "absent"), ("on", "off"))
+                for part in (None, "edge")
+            },
+        }
+    return found
+
+
+def _spread(ratios: list[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(ratios), 3),
+        "low": round(min(ratios), 3),
+        "high": round(max(ratios), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    options = parser.parse_args()
+    print(json.dumps(figures(run(options.repeats, options.seconds)), indent=2))
+
+
+if __name__ == "__main__":
+    main()
