@@ -25,14 +25,15 @@ PACE_S = 0.005
 DONE = b"data: [DONE]\n\n"
 LARGE_EVENT_BYTES = 16 * 1024
 _WORDS = (
-    "Before the harbour woke, Marta had carried nine crates of oranges up the narrow stairs, past "
-    "sleeping cats and a barber who swept yesterday's hair into small grey hills. She counted her "
-    "coins twice, kept one for bread, hid another inside a blue shoe, and gave whatever remained to "
-    "her brother, whose boat needed tar, rope, fresh sails, perhaps even a new name. Rain came from "
-    "the west about noon; it smelled of iron, wet wool, cut grass. Nobody spoke during lunch. Then "
-    "Uncle Jorge unfolded his map, pointed at some island without trees, laughed, coughed, and told "
-    "them which winds would bring any sailor home alive. Outside, children chased paper ships along "
-    "gutters until evening turned every window gold, while bells answered each other across roofs."
+    "Before the harbour woke, Marta had carried nine crates of oranges up the narrow stairs, "
+    "past sleeping cats and a barber who swept yesterday's hair into small grey hills. She "
+    "counted her coins twice, kept one for bread, hid another inside a blue shoe, and gave "
+    "whatever remained to her brother, whose boat needed tar, rope, fresh sails, perhaps even"
+    " a new name. Rain came from the west about noon; it smelled of iron, wet wool, cut "
+    "grass. Nobody spoke during lunch. Then Uncle Jorge unfolded his map, pointed at some "
+    "island without trees, laughed, coughed, and told them which winds would bring any sailor"
+    " home alive. Outside, children chased paper ships along gutters until evening turned "
+    "every window gold, while bells answered each other across roofs."
 )
 """Prose that repeats nothing, as most answers are."""
 
