@@ -37,7 +37,7 @@ _SHORTEST_PAST = 64
 _TRACED = 512
 """Characters that a stretch is traced back at most when it is found."""
 _TRACE_STEP = 64
-_SLICE = 512
+_SLICE = 256
 
 
 class Loop(Struct, frozen=True):

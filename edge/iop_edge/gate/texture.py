@@ -15,19 +15,23 @@ from iop_edge.gate.numbering import NUMBER
 
 Texture = Literal["prose", "verse", "code", "figures", "numbers"]
 """prose: running text. verse: short lines of it (lyrics, lists). code: code, markup, tables.
-figures: digits, rules, drawings, white space, encoded data. numbers: a list of
-numbers alone, which numbering has made alike."""
+figures: digits, rules, drawings, white space, encoded data. numbers: a list of numbers alone,
+which numbering has made alike."""
 
 _EXAMINED = 512
 """Characters of a unit that are looked at; what is longer has shown itself by then."""
 _LETTER = re.compile(r"[^\W\d_]|[\u0300-\u036f\u0591-\u06ed\u0900-\u0e4e\U0001f000-\U0001faff]")
-_CODE = re.compile(r"[{}\[\]<>=+/\\|_$&@^%`;]|\w\(|['\"],?\s*[:,]|\n[ \t]{2,}")
+_MARKUP = re.compile(r"[{}\[\]<>|_&@`;]|\w\(|['\"],?\s*[:,]|\n[ \t]{2,}")
+_FORMULA = re.compile(r"[=+/\\$^%]")
 _DIGIT = re.compile(r"\d")
+_SENTENCE_ENDS = re.compile(r"\w[.!?]\s+[^\W\d_]|[。!?।؟]")
 _LEAST_LETTERS = 0.3
 _POOR_LENGTH = 32
 _POOR_LETTERS = 3
 """Different letters up to which a unit longer than that is no language: ff ff ff of a dump."""
 _MOST_CODE = 0.05
+_MOST_MARKUP = 0.02
+"""Share of signs in what is said in words; and of those of markup in a reasoning with formulas."""
 _VERSE_LINE = 64
 """Characters of a line, on average, up to which lines are verses."""
 
@@ -53,9 +57,12 @@ def texture(unit: str) -> Texture:
     is_poor = len(looked_at) > _POOR_LENGTH and len(set(letters)) <= _POOR_LETTERS
     if is_poor or len(letters) < _LEAST_LETTERS * ink or not letters:
         return "numbers" if NUMBER in looked_at else "figures"
-    marks = len(_CODE.findall(looked_at)) + len(_DIGIT.findall(looked_at)) / 2
-    if marks > _MOST_CODE * len(looked_at):
-        return "code"
+    markup = len(_MARKUP.findall(looked_at))
+    formula = len(_FORMULA.findall(looked_at)) + len(_DIGIT.findall(looked_at)) / 2
+    if markup + formula > _MOST_CODE * len(looked_at):
+        reasons = markup <= _MOST_MARKUP * len(looked_at) and _SENTENCE_ENDS.search(2 * looked_at)
+        if not reasons:
+            return "code"
     if ink == len(looked_at) and looked_at.isupper():
         return "figures"  # Sequences and encoded data: capitals without a space.
     lines = looked_at.count("\n")
