@@ -19,7 +19,7 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 _END_OF_EVENT = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LINE = re.compile(rb"[^\r\n]+")
 _DATA = b"data: "
-_LF = 0x0A
+_BLANK_LINE = b"\n\n"
 _NEVER = b"\0"
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_END = 4
@@ -56,32 +56,36 @@ class EventStream:
         # How the last event that was renamed began, up to and including the name.
         self._prefix = _NEVER
         self._prefix_span: Span = (0, 0)
+        self._renamed_prefix = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """The events that are complete now. Raises Fault(upstream_invalid)."""
-        data = chunk
         if not self._pending:
-            if chunk.startswith(_DATA) and chunk.find(b"\n") == len(chunk) - 2:
+            if (
+                chunk.startswith(_DATA)
+                and chunk.endswith(_BLANK_LINE)
+                and chunk.find(b"\n") == len(chunk) - len(_BLANK_LINE)
+                and b"\r" not in chunk
+            ):
                 return self._release_one(chunk)
-        else:
-            searched = max(0, len(self._pending) - _LONGEST_END)
-            self._pending += chunk
-            if _END_OF_EVENT.search(self._pending, searched) is None:
-                self._require_bounded(len(self._pending))
-                return b""
-            data = bytes(self._pending)
-            self._pending.clear()
+            return self._release(chunk)
+        searched = max(0, len(self._pending) - _LONGEST_END)
+        self._pending += chunk
+        if _END_OF_EVENT.search(self._pending, searched) is None:
+            self._require_bounded(len(self._pending))
+            return b""
+        data = bytes(self._pending)
+        self._pending.clear()
         return self._release(data)
 
     def _release_one(self, chunk: bytes) -> bytes:
         """The usual case, in one cut: a single event on a single line."""
-        if chunk[-1] != _LF or b"\r" in chunk:
-            return self._release(chunk)
         self._require_bounded(len(chunk))
-        span = self._name_in(chunk[len(_DATA) : -2])
+        payload = chunk[len(_DATA) : -len(_BLANK_LINE)]
+        span = self._name_in(payload)
         if span is None:
             return chunk
-        return chunk[: len(_DATA) + span[0]] + self._name + chunk[len(_DATA) + span[1] :]
+        return self._renamed_prefix + payload[span[1] :] + _BLANK_LINE
 
     def end(self) -> bytes:
         """The stream is over. Raises Fault(upstream_closed) where its end is no real one.
@@ -165,6 +169,7 @@ class EventStream:
         if span is None:
             raise Fault(Code.UPSTREAM_INVALID, "the upstream sent an event that names a key twice")
         self._prefix, self._prefix_span = payload[: span[1]], span
+        self._renamed_prefix = _DATA + payload[: span[0]] + self._name
         return span
 
     def _look_at_lines(self, data: bytes, at: int, end: int) -> Span | None:

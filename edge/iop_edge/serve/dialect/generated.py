@@ -30,13 +30,13 @@ _SPOKEN = frozenset(
 class GeneratedText:
     """Counts the text of one answer as it passes."""
 
-    __slots__ = ("_chars", "_folded_tokens", "_pieces", "_pieces_chars")
+    __slots__ = ("_chars", "_fold_at_chars", "_folded_tokens", "_pieces")
 
     def __init__(self) -> None:
         self._chars = 0
+        self._fold_at_chars = _FOLD_CHARS
         self._folded_tokens = 0
         self._pieces: list[str] = []
-        self._pieces_chars = 0
 
     def __repr__(self) -> str:
         return f"GeneratedText({self._chars} characters)"
@@ -44,11 +44,10 @@ class GeneratedText:
     def add(self, piece: str) -> None:
         self._pieces.append(piece)
         self._chars += len(piece)
-        self._pieces_chars += len(piece)
-        if self._pieces_chars >= _FOLD_CHARS:
+        if self._chars >= self._fold_at_chars:
             self._folded_tokens += self._count_pieces()
             self._pieces.clear()
-            self._pieces_chars = 0
+            self._fold_at_chars = self._chars + _FOLD_CHARS
 
     def add_value(self, value: Any) -> None:
         """All that a model wrote in a decoded part of an answer, of whatever form it is."""

@@ -157,8 +157,9 @@ class ChatObserver:
         return _name_in(head.model)
 
     def _seen(self, head: _Head) -> bytes:
-        self.usage = with_usage(self.usage, head.usage)
-        if _is_given(head.error):
+        if head.usage is not _NOTHING:
+            self.usage = with_usage(self.usage, head.usage)
+        if head.error is not _NOTHING and _is_given(head.error):
             self.is_ended = self.has_failed = True
         return _name_in(head.model)
 
