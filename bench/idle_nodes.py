@@ -12,7 +12,10 @@ import asyncio
 import hashlib
 import json
 import random
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvloop
@@ -117,6 +120,13 @@ async def hold(nodes: int, port: int) -> None:
 def command(nodes: int, port: int) -> list[str]:
     """What holds so many sessions with the edge at this port."""
     return [sys.executable, "-m", "bench.idle_nodes", str(nodes), str(port)]
+
+
+@contextmanager
+def holding(nodes: int, port: int) -> Iterator[None]:
+    """A process that holds them until the block ends."""
+    with subprocess.Popen(command(nodes, port), stdin=subprocess.PIPE):
+        yield
 
 
 if __name__ == "__main__":

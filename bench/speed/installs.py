@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bench.speed.running import Absent
 from demo.processes import ROOT
 
 CACHE = ROOT / ".bench"
@@ -25,10 +26,6 @@ PORTKEY = {
     "overrides": {"@hono/node-server": "1.13.8"},
 }
 _WITHIN_S = 900.0
-
-
-class Absent(Exception):
-    """It cannot be had here. Says why, in a word."""
 
 
 def litellm() -> Path:

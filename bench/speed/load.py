@@ -20,21 +20,24 @@ import msgspec
 import uvloop
 
 from bench.speed.answers import CHUNKS, DONE, Kind, plain_answer, request_body
-from bench.speed.processes import cpu_s
+from bench.speed.processes import cpu_s, wait_quiet
 from bench.speed.running import CALLER_TOKEN
 
 _LEAST_PLAIN = len(plain_answer()) // 2
 """A proxy may write an answer anew in fewer bytes, never in half of them."""
 
 _GIVE_UP_S = 60.0
+_OPENING_AT_ONCE, _OPENING_PAUSE_S = 64, 0.02
+"""A listener's backlog is often 100, and one more would wait a second to try again."""
 
 
 class Order(msgspec.Struct, frozen=True):
     """What to send where, for so long.
 
-    An order counts every answer from its first byte to the last one in flight, and the CPU of
-    `processes` over the same time. A `steady` one counts neither until all its requests are in
-    flight, stops at the stroke, and leaves the rest: for what would only be blurred at both ends.
+    An order counts every answer until the last one in flight has come, and the CPU of `processes`
+    over the same time. With `slots` it is for a queue: streams that stay open take that many slots
+    until all requests wait, then leave, and only from then on is anything counted; at the end the
+    rest is left unanswered.
     """
 
     port: int
@@ -43,7 +46,7 @@ class Order(msgspec.Struct, frozen=True):
     seconds: float
     headers: dict[str, str] = {}  # besides those that every caller sends
     processes: dict[str, list[int]] = {}
-    steady: bool = False
+    slots: int = 0
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -81,9 +84,9 @@ class Course:
 class Caller(asyncio.Protocol):
     """One kept connection that sends its next request as soon as the last is answered."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: Course, kind: Kind | None = None) -> None:
         order = course.order
-        body = request_body(order.kind)
+        body = request_body(kind or order.kind)
         headers = {
             "Host": f"127.0.0.1:{order.port}",
             "Authorization": f"Bearer {CALLER_TOKEN}",
@@ -156,39 +159,62 @@ class Caller(asyncio.Protocol):
         self._transport.abort()
 
 
+async def _open(course: Course, count: int, kind: Kind | None = None) -> list[Caller]:
+    """So many callers, each with a request under way."""
+    loop = asyncio.get_running_loop()
+    callers: list[Caller] = []
+    while len(callers) < count:
+        opening = [
+            loop.create_connection(lambda: Caller(course, kind), "127.0.0.1", course.order.port)
+            for _ in range(min(_OPENING_AT_ONCE, count - len(callers)))
+        ]
+        callers += [caller for _, caller in await asyncio.gather(*opening)]
+        if len(callers) < count:
+            await asyncio.sleep(_OPENING_PAUSE_S)
+    return callers
+
+
+async def _queue_up(course: Course) -> list[Caller]:
+    """All callers, of whom none has been served when the slots become free."""
+    pids = [pid for family in course.order.processes.values() for pid in family]
+    held = await _open(course, course.order.slots, "held")
+    wait_quiet(pids)
+    callers = await _open(course, course.order.in_flight)
+    wait_quiet(pids)
+    for caller in held:
+        caller.end()
+    return callers
+
+
 async def run(order: Order) -> Figures:
     """Carry out one order. Never raises for what the other end does."""
-    loop = asyncio.get_running_loop()
     course = Course(order)
     callers: list[Caller] = []
     before = course.cpu_s()
     try:
-        if not order.steady:
-            course.begin()
-        for _ in range(order.in_flight):
-            _, caller = await loop.create_connection(
-                lambda: Caller(course), "127.0.0.1", order.port
-            )
-            callers.append(caller)
-        ended = asyncio.gather(*(caller.ended for caller in callers))
-        if order.steady:
+        if order.slots:
+            callers = await _queue_up(course)
             before = course.cpu_s()
             course.begin()
-            await asyncio.wait([ended], timeout=order.seconds)
-            if ended.done():
-                await ended
-            ended.cancel()
         else:
-            async with asyncio.timeout(order.seconds + _GIVE_UP_S):
-                await ended
+            course.begin()
+            callers = await _open(course, order.in_flight)
+        await asyncio.wait(
+            [caller.ended for caller in callers],
+            timeout=order.seconds + (0.0 if order.slots else _GIVE_UP_S),
+            return_when=asyncio.FIRST_EXCEPTION,
+        )
         used = {name: now - before[name] for name, now in course.cpu_s().items()}
-    except (OSError, Wrong) as error:
-        return Figures(error=str(error) or type(error).__name__)
+    except OSError as error:
+        return Figures(error=str(error))
     finally:
+        is_over = all(caller.ended.done() for caller in callers)
         for caller in callers:
             caller.end()
-    if not course.times:
-        return Figures(error="no answer came in time")
+    if errors := [error for caller in callers if (error := caller.ended.exception())]:
+        return Figures(error=str(errors[0]))
+    if not course.times or not (is_over or order.slots):
+        return Figures(error=f"an answer did not come within {_GIVE_UP_S:g} s")
     whole, first = (sorted(times) for times in zip(*course.times, strict=True))
     return Figures(
         requests=len(whole),

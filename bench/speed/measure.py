@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench.speed import installs, peers, processes
+from bench.speed import peers, processes
 from bench.speed.load import Figures, Order
-from bench.speed.running import Running
+from bench.speed.running import Absent, Running
 from bench.speed.shapes import SHAPES, Memory, Sample
 from demo.processes import ROOT, Group, StartFailed
 
@@ -80,7 +80,7 @@ def contenders(
                 started = peers.STARTS[name](group, upstream.port)
                 warm_up(driver, name, started)
                 running[name] = started
-            except (installs.Absent, StartFailed, Failed) as why:
+            except (Absent, StartFailed, Failed) as why:
                 if name in peers.OURS:
                     raise
                 absent[name] = str(why)

@@ -1,7 +1,7 @@
 """Who takes part: each a name and a way to start it before the mock upstream.
 
 Every contender gets a folder of its own and shares nothing but the upstream. One that cannot be had
-here raises `installs.Absent` and is left out.
+here raises `Absent` and is left out.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ It reads the kernel's own books and knows nothing of what the processes do.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _PROC = Path("/proc")
 _CPUCLOCK_SCHED = 2
+_MOMENT_S, _QUIET = 0.25, 0.04
 
 
 def family(root: int) -> list[int]:
@@ -34,6 +35,18 @@ def family(root: int) -> list[int]:
 def cpu_s(pids: Iterable[int]) -> float:
     """CPU seconds of these processes since each began, user and system, all threads."""
     return sum(time.clock_gettime(_clock_of(pid)) for pid in pids)
+
+
+def wait_quiet(pids: Sequence[int], within_s: float = 30.0) -> None:
+    """Wait until they have nothing left to do: hardly any CPU for a moment, or the time is over."""
+    deadline = time.monotonic() + within_s
+    before = cpu_s(pids)
+    while time.monotonic() < deadline:
+        time.sleep(_MOMENT_S)
+        now = cpu_s(pids)
+        if now - before < _QUIET * _MOMENT_S:
+            return
+        before = now
 
 
 def _clock_of(pid: int) -> int:

@@ -10,6 +10,10 @@ CALLER_TOKEN = "sk-bench"
 """What every caller shows, and every contender that can ask for a token asks for."""
 
 
+class Absent(Exception):
+    """It cannot be had here. Says why, in a word."""
+
+
 @dataclass(frozen=True)
 class Running:
     port: int
