@@ -243,7 +243,7 @@ def install(edge: Edge, wheels: list[dict[str, Any]], environment: Path) -> bool
             "".join(f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in wheels)
         )
         say(f"installing them in {environment}")
-        _run([sys.executable, "-I", "-m", "venv", str(environment)])
+        _run([sys.executable, "-I", "-m", "venv", str(environment)], scratch)
         pip = [
             str(environment / "bin" / "python"),
             "-I",
@@ -252,15 +252,18 @@ def install(edge: Edge, wheels: list[dict[str, Any]], environment: Path) -> bool
             "--disable-pip-version-check",
         ]
         only_these = ["--no-index", "--find-links", scratch, "--no-deps", "--require-hashes"]
-        _run([*pip, "install", "--quiet", "--no-cache-dir", *only_these, "-r", str(pins)])
+        _run([*pip, "install", "--quiet", "--no-cache-dir", *only_these, "-r", str(pins)], scratch)
     finished.touch()
     return True
 
 
-def _run(command: list[str]) -> None:
-    """A step that must succeed, free of this machine's settings for Python and pip."""
+def _run(command: list[str], scratch: str | None = None) -> None:
+    """A step that must succeed, free of this machine's settings for Python and pip. What it needs
+    for a moment goes to `scratch`, since a machine may have no other folder to write to."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
     kept.pop("IOP_NODE_TOKEN", None)
+    if scratch is not None:
+        kept["TMPDIR"] = scratch
     ran = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
