@@ -472,7 +472,7 @@ def _response_heard(events: list[Any]) -> Heard:
     assert ends == kinds[-1:]
     items: list[Any] = []
     texts: list[str] = []
-    parts = 0
+    parts = done = 0
     for event in events[1:-1]:
         kind = event["type"]
         if kind == "response.in_progress":
@@ -481,12 +481,13 @@ def _response_heard(events: list[Any]) -> Heard:
             assert event["output_index"] == len(items)
             assert all("done" in item for item in items)
             items.append({"id": event["item"]["id"]})
-            parts, texts = 0, []
+            parts, done, texts = 0, 0, []
             continue
         assert event["output_index"] == len(items) - 1
         if kind == "response.output_item.done":
             assert event["item"]["id"] == items[-1]["id"]
             items[-1]["done"] = event["item"]
+            assert done == parts
             continue
         assert event["item_id"] == items[-1]["id"]
         place = event.get("content_index", event.get("summary_index"))
@@ -506,6 +507,7 @@ def _response_heard(events: list[Any]) -> Heard:
         else:
             assert kind.endswith("part.done")
             assert event["part"]["text"] == texts[-1]
+            done += 1
     last = events[-1]["response"]
     assert last["output"] == [item["done"] for item in items]
     assert last["id"] == events[0]["response"]["id"]

@@ -87,6 +87,10 @@ PAYLOADS = {
         {"model": "served", "choices": [{"delta": {"tool_calls": [{"index": "0"}]}}]},
         {"model": 7, "choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 0}},
         {"model": "served", "choices": [], "usage": {"prompt_tokens": "many"}},
+        {"model": "served", "choices": [{"delta": {"content": "x"}}], "usage": {
+            "prompt_tokens": 5}},
+        {"model": "served", "choices": [{"delta": {"refusal": "I would rather not."}}]},
+        {"model": "served", "choices": [{"delta": {"content": "x"}}], "error": {"code": 5}},
         {"model": "served", "choices": [{"delta": {}, "finish_reason": "stop"}]},
         {"error": {"message": "broken"}},
         "[DONE]",
@@ -258,16 +262,33 @@ def test_each_event_of_a_stream_is_a_piece_however_it_is_cut(surface: Surface) -
     expected = read_first(work, surface, "tunnel", SPOKEN)
     assert len(expected) == len(events)
     stream = b"".join(events)
-    for size in (1, 2, 7, 100, len(stream)):
+    by_bytes = [stream[place : place + 1] for place in range(len(stream))]
+    in_three = [[stream[:1], stream[1:cut], stream[cut:]] for cut in range(1, len(stream))]
+    for chunks in ([stream], by_bytes, *in_three):
         reader = relayed_reader(work, is_first=True)
-        pieces = [
-            piece
-            for begin in range(0, len(stream), size)
-            for piece in reader.feed(stream[begin : begin + size])
-        ]
-        assert pieces == expected
+        assert [piece for chunk in chunks for piece in reader.feed(chunk)] == expected
         assert reader.end() == ()
         assert reader.told_end == "completed"
+
+
+@pytest.mark.req("GATE-1")
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_stream_that_comes_line_by_line_passes_as_it_comes(
+    surface: Surface, ending: bytes
+) -> None:
+    stream = b"".join(upstream(surface, True, SPOKEN)).replace(b"\n", ending)
+    work = work_for(surface)
+    chunks = [line + ending for line in stream.split(ending)[:-1]]
+    assert gated(work, chunks) == eager(work, chunks)
+
+
+def test_only_the_first_choice_speaks() -> None:
+    reader = relayed_reader(work_for("chat"), is_first=True)
+    choices = [{"index": 1, "delta": {"content": "no"}}, {"delta": {"content": "yes"}}]
+    for chosen, expected in ((choices, [content("yes")]), (choices[:1], [])):
+        event = json.dumps({"model": "m", "choices": chosen}).encode()
+        assert said_of(reader.feed(b"data: %s\n\n" % event)) == expected
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,10 @@ CREATED: dict[str, Any] = {
 
 
 @pytest.mark.req("GATE-5")
-def test_a_response_goes_on_in_the_part_that_is_open() -> None:
+@pytest.mark.parametrize(("numbered", "following"), [({"sequence_number": 40}, 41), ({}, 10)])
+def test_a_response_goes_on_in_the_part_that_is_open(
+    numbered: dict[str, int], following: int
+) -> None:
     place = {"output_index": 1, "item_id": "m1", "content_index": 1}
     begun = [
         CREATED,
@@ -282,13 +285,13 @@ def test_a_response_goes_on_in_the_part_that_is_open() -> None:
         {"type": "response.output_text.done", **place, "content_index": 0, "text": "one"},
         {"type": "response.content_part.done", **place, "content_index": 0, "part": PART},
         {"type": "response.content_part.added", **place},
-        {"type": "response.output_text.delta", **place, "delta": "tw"},
+        {"type": "response.output_text.delta", **place, "delta": "tw", **numbered},
     ]
     delta, text_done, part_done, item_done, end = stitched("responses", begun, [content("o")])
     assert (delta["delta"], text_done["text"], part_done["part"]["text"]) == ("o", "two", "two")
     assert all(event["item_id"] == "m1" for event in (delta, text_done, part_done))
     assert all(event["content_index"] == 1 for event in (delta, text_done, part_done))
-    assert delta["sequence_number"] == len(begun)
+    assert delta["sequence_number"] == following
     assert [part["text"] for part in item_done["item"]["content"]] == ["one", "two"]
     assert item_done["item"]["content"][0] == PART
     assert end["response"]["output"] == [SEARCH, item_done["item"]]

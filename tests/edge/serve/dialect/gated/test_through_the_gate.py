@@ -83,8 +83,7 @@ def test_an_answer_outlives_two_attempts_that_break_off(
             # It never comes to its end.
             before = next(n for n, piece in enumerate(pieces) if ends[-1] in piece.said)
             pieces = pieces[: min(cuts[number], before)]
-        for piece in pieces:
-            release(list(gate.take(piece, 0.0)))
+        release(list(gate.take(pieces, 0.0)))
         if is_last:
             release(list(gate.end(0.0)))
         else:
