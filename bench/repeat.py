@@ -128,7 +128,8 @@ def speed(chosen: list[Any]) -> None:
     forms = "\n".join(one.text for one in chosen if one.kind in ("code", "json", "log", "table"))
     print(f"prose: {cost_us(ordinary):.2f} us per piece of {PIECE} characters")
     print(f"code, tables, logs: {cost_us(forms):.2f} us per piece of {PIECE} characters")
-    size = 2**19
+    print(f"one piece of prose: {cost_ms_per_mib(ordinary):.0f} ms per MiB")
+    size = 2**18
     for name, text in {
         "random letters": "".join(dice.choices("abcdefghijklmnopqrstuvwxyz ", k=size)),
         "random bits": "".join(dice.choices("01", k=size)),

@@ -12,6 +12,8 @@ How it decides. The text is followed in steps of four characters, wherever its p
    place of the past is sought that it goes on like (two sentences that take turns).
 3. What stands nowhere is new. A repeat bears a very little of it (a word changed), or ends.
 4. A repeat is a loop once it is longer than what its texture may innocently repeat (`texture`).
+   While it could become one within the bound, what came since it was found is held.
+5. What is longer than the recent past is known by fingerprints alone (`distant`).
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _GRAM = 12
 UNSEEN_START = _GRAM + _STEP - 1
 """Characters of a second occurrence that pass at most before a suspicion is raised."""
 
-_PAST_BOUNDS = 3
-_LONGEST_PAST = 1536
+_PAST_BOUNDS = 2
+_LONGEST_PAST = 1024
 _SHORTEST_PAST = 64
 _TRACED = 512
 """Characters that a stretch is traced back at most when it is found."""
@@ -58,12 +60,14 @@ class Loop(Struct, frozen=True):
 class RepeatGuard:
     """Follows one channel of one run and finds where it loops, whatever the pieces' sizes.
 
-    Keeps the last characters (at most five times `bound_runes`, or some hundred), and reports
-    fingerprints, counts and offsets alone. Holds back at most `bound_runes` characters.
+    Of the text it keeps the last characters alone: twice `bound_runes`, but at least 64 and
+    at most 1024, and up to 512 more. It reports fingerprints, counts and offsets, and holds back at
+    most `bound_runes` characters. A piece costs time in proportion to its length, whatever it
+    says; a long one is best fed in slices, between which others may run.
     """
 
     def __init__(self, bound_runes: int, *, key: bytes) -> None:
-        """`key` names fingerprints, 1 to 64 bytes."""
+        """`bound_runes` from 1 (CFG-19). `key` names fingerprints, 1 to 64 bytes."""
         self._bound = bound_runes
         self._key = key
         self._reach = max(_SHORTEST_PAST, min(_PAST_BOUNDS * bound_runes, _LONGEST_PAST))

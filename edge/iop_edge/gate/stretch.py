@@ -94,8 +94,7 @@ class Stretch:
                 hopeful = not self._doubts and has_letters(past[here - length : here])
                 return 1 if hopeful else HOPELESS
             if not self._told_lag <= 2 * self.lag <= 4 * self._told_lag:
-                self._told_lag = self.lag  # Another unit than that of the part before.
-                self._texture = texture(past[here - self.lag : here])
+                self._tell(past[here - self.lag : here])  # Another unit than the part before.
             self._verbatim_proof = verbatim_proof(self._texture, self.lag)
         missing = self._verbatim_proof - length
         if self._since < self._part and self._texture in VARYING:
@@ -115,9 +114,18 @@ class Stretch:
             if step == self._doubts:
                 self._doubts += 1
                 return None
-        # What comes counts from here, so that a loop that goes on is found in the end.
-        self._since, self._new, self._weighed_lags, self._doubts = self._part, 0, 0, 0
+        self._forget()
         return None
+
+    def _tell(self, unit: str) -> None:
+        before, self._texture = self._texture, texture(unit)
+        if self._told_lag and (before in VARYING) != (self._texture in VARYING):
+            self._forget()  # What figures repeated proves nothing of words.
+        self._told_lag = self.lag
+
+    def _forget(self) -> None:
+        """Count from the present part only, so that a loop that goes on is found in the end."""
+        self._since, self._new, self._weighed_lags, self._doubts = self._part, 0, 0, 0
 
     def count(self, at: int) -> int:
         """How often the unit was seen, the first time included."""
