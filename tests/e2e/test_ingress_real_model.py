@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 from anthropic import DefaultHttpxClient as ClaudeHttpxClient
@@ -166,7 +168,7 @@ CHATS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.req("OAI-1")
+@pytest.mark.req("OAI-1", "NODE-5")
 @pytest.mark.parametrize("kind", ["plain", "logprobs", "json_schema"])
 async def test_a_chat_completion_has_the_servers_own_shape(
     straight: Side, through: Side, kind: str
@@ -239,7 +241,7 @@ async def test_a_response_has_the_servers_own_shape_whole_and_streamed(
     assert [event["type"] for event in streams[1]] == [event["type"] for event in streams[0]]
 
 
-@pytest.mark.req("OAI-1")
+@pytest.mark.req("OAI-1", "NODE-5")
 async def test_a_message_has_the_servers_own_shape_whole_streamed_and_counted(
     straight: Side, through: Side
 ) -> None:
@@ -267,6 +269,36 @@ async def test_a_message_has_the_servers_own_shape_whole_streamed_and_counted(
     assert counts[2:] == counts[:2]
 
 
+@pytest.mark.req("OAI-5", "NODE-5")
+async def test_what_the_server_refuses_raises_the_same_through_either_adapter(
+    straight: Side, through: Side
+) -> None:
+    over_its_context: list[Any] = [{"role": "user", "content": "sea " * 6000}]
+    raised: list[tuple[type[Exception], int]] = []
+    for side in (straight, through):
+        calls = (
+            side.openai.chat.completions.create(
+                model=side.model, messages=over_its_context, max_tokens=4
+            ),
+            side.openai.chat.completions.create(
+                model=side.model, messages=over_its_context, max_tokens=4, stream=True
+            ),
+            side.anthropic.messages.create(
+                model=side.claude, messages=over_its_context, max_tokens=4
+            ),
+            side.anthropic.messages.create(
+                model=side.claude, messages=over_its_context, max_tokens=4, stream=True
+            ),
+        )
+        for call in calls:
+            with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as caught:
+                await call
+            error = caught.value
+            raised.append((type(error), error.status_code))
+    assert raised[4:] == raised[:4]
+    assert {status for _, status in raised} == {400}
+
+
 @pytest.mark.req("OAI-1")
 async def test_the_model_lists_have_what_the_clients_know_of_a_model(
     straight: Side, through: Side
@@ -285,7 +317,7 @@ async def test_the_model_lists_have_what_the_clients_know_of_a_model(
     assert (await through.anthropic.models.retrieve("real-claude")).type == "model"
 
 
-@pytest.mark.req("POOL-14", "OAI-1")
+@pytest.mark.req("POOL-14", "OAI-1", "NODE-5")
 async def test_a_translated_answer_has_all_that_the_protocol_has(
     straight: Side, translated: Side
 ) -> None:

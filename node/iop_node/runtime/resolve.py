@@ -8,10 +8,11 @@ values leave it only inside the spec, and as a keyed digest inside the fingerpri
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import ssl
+import stat
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -131,17 +132,28 @@ def _header(header: UpstreamHeader, where: str, sources: NodeSources) -> tuple[s
                 raise PayloadRefused("missing_file", f"{where}: the file of header {name} is empty")
         case _:
             value = header.text
+    value = f"{header.scheme} {value}" if header.scheme else value
     if any((character < " " and character != "\t") or character == "\x7f" for character in value):
         raise PayloadRefused(
             "bad_header", f"{where}: the value of header {name} holds control characters"
         )
-    return name, f"{header.scheme} {value}" if header.scheme else value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # So a variable looks whose bytes are no UTF-8.
+        raise PayloadRefused(
+            "bad_header", f"{where}: the value of header {name} is not UTF-8"
+        ) from None
+    return name, value
 
 
 def _read(path: str, what: str, where: str) -> bytes:
     code = "missing_ca_file" if what == "ca_file" else "missing_file"
     try:
-        with Path(path).open("rb") as file:
+        # Without waiting: to open a pipe would hold up this payload and all that come after it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise PayloadRefused(code, f"{where}: {what} {path} is no regular file")
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no such path"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import trustme
 
@@ -126,6 +128,28 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["X Evil", "X\r\nEvil", "", "Content-Length", "host"])
     def test_a_header_that_is_not_the_configs_to_set(self, name):
         assert refusal_of(one_adapter(name=name, text="1")).code == "bad_header"
+
+    @pytest.mark.req("NODE-3")
+    @pytest.mark.parametrize("header", [{"node_file": True}, None], ids=["header", "authority"])
+    def test_a_pipe_is_no_file_and_holds_nobody_up(self, tmp_path, header):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        payload = one_adapter(**({"node_file": str(pipe)} if header else {}))
+        if not header:
+            payload.adapters[0].openai_compat.upstream.ca_file = str(pipe)
+        refusal = refusal_of(payload)
+        assert refusal.code == ("missing_file" if header else "missing_ca_file")
+        assert "no regular file" in refusal.reason
+
+    @pytest.mark.req("NODE-3")
+    def test_a_variable_whose_bytes_are_no_text_is_told_as_such(self):
+        refusal = refusal_of(one_adapter(node_env="KEY"), {"KEY": "key-\udcff"})
+        assert (refusal.code, "key-" in refusal.reason) == ("bad_header", False)
+
+    @pytest.mark.req("NODE-3")
+    def test_a_scheme_can_smuggle_no_more_into_a_header_than_its_value_can(self):
+        refusal = refusal_of(one_adapter(text="key", scheme="Bearer\r\nX-Evil: 1"))
+        assert refusal.code == "bad_header"
 
     @pytest.mark.parametrize(
         ("url", "code"),
