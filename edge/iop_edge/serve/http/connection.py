@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -79,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._deadline = Deadline(loop, self._on_deadline)
         self._transport: asyncio.Transport
+        self.write: Callable[[bytes], None]
 
         # What is being read: a head, then the body of `_incoming`.
         self._url = b""
@@ -112,6 +114,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
         self._transport = transport
+        self.write = transport.write
         if len(self._owner.connections) >= self._limits.max_connections:
             self._refuse_connection()
             return
@@ -307,21 +310,11 @@ class Connection(asyncio.Protocol):
         return unquote(path) if "%" in path else path, query.decode("latin-1")
 
     def _judge(self, request: Request, version: str) -> None:
-        """Refuse a head that the next reader of it could understand in another way."""
+        """Refuse a head whose request is not to be served, before its body."""
         headers = request.headers
+        if version != "1.1" or b"host" not in headers or len(headers) != len(request.pairs):
+            self._judge_unusual(request, version)
         coding = headers.get(b"transfer-encoding")
-        hosts = int(b"host" in headers)
-        if len(headers) != len(request.pairs):
-            names = [name for name, _ in request.pairs]
-            hosts = names.count(b"host")
-            if names.count(b"transfer-encoding") > 1:
-                coding = b""
-        if version == "1.1" and hosts != 1:
-            self._end_parse(Fault(Code.INVALID_VALUE, "a request of HTTP/1.1 names one Host"))
-        if version not in ("1.0", "1.1"):
-            self._end_parse(Fault(Code.INVALID_VALUE, "only HTTP/1.1 is spoken here"))
-        if coding is not None and version == "1.0":
-            self._end_parse(Fault(Code.INVALID_VALUE, "HTTP/1.0 knows no Transfer-Encoding"))
         if coding is not None and coding.lower() != b"chunked":
             self._end_parse(UnknownCodingError())
         length = headers.get(b"content-length")
@@ -329,6 +322,18 @@ class Connection(asyncio.Protocol):
             self._end_parse(self._body_too_large(int(length)))
         expected = headers.get(b"expect")
         self._wants_continue = expected is not None and expected.lower() == b"100-continue"
+
+    def _judge_unusual(self, request: Request, version: str) -> None:
+        """Refuse what the next reader of this head could understand in another way."""
+        names = [name for name, _ in request.pairs]
+        if version == "1.1" and names.count(b"host") != 1:
+            self._end_parse(Fault(Code.INVALID_VALUE, "a request of HTTP/1.1 names one Host"))
+        if version not in ("1.0", "1.1"):
+            self._end_parse(Fault(Code.INVALID_VALUE, "only HTTP/1.1 is spoken here"))
+        if version == "1.0" and b"transfer-encoding" in names:
+            self._end_parse(Fault(Code.INVALID_VALUE, "HTTP/1.0 knows no Transfer-Encoding"))
+        if names.count(b"transfer-encoding") > 1:
+            self._end_parse(UnknownCodingError())
 
     def _end_parse(self, fault: Fault) -> None:
         self._refusal = fault
@@ -431,9 +436,6 @@ class Connection(asyncio.Protocol):
     def keeps_open_after(self, request: Request) -> bool:
         is_last = self._owner.is_stopping and len(self._requests) == 1
         return request.keeps_open and not is_last
-
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
 
     async def writable(self) -> None:
         if self.is_write_paused:

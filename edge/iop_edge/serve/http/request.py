@@ -32,7 +32,8 @@ class Caller(Protocol):
 
     async def writable(self) -> None: ...
 
-    def write(self, data: bytes) -> None: ...
+    @property
+    def write(self) -> Callable[[bytes], None]: ...
 
     def keeps_open_after(self, request: Request) -> bool:
         """Asked once, when the head of the answer is made."""
@@ -166,7 +167,11 @@ class Request:
 
     async def write(self, chunk: bytes) -> None:
         """Send a part of the body; waits while the caller does not read."""
-        await self._send(self._framed(chunk))
+        data = self._framed(chunk)
+        if self._caller.is_write_paused:
+            await self._caller.writable()
+        if data and not self.is_gone:
+            self._caller.write(data)
 
     async def finish(self, chunk: bytes = b"") -> None:
         """Send the last part of the body."""
@@ -179,17 +184,18 @@ class Request:
         """The head of the response, which begins with it."""
         if self.has_started:
             raise RuntimeError("the response has begun already")
-        self.has_started = True
         self.keeps_open = self._caller.keeps_open_after(self)
         named = (*headers, *id_headers(self.request_id, self.path))
-        return response_head(status, named, keeps_open=self.keeps_open)
+        head = response_head(status, named, keeps_open=self.keeps_open)
+        self.has_started = True
+        return head
 
     def _framed(self, chunk: bytes) -> bytes:
         """A part of the body as it goes over the wire, after the head where that still waits."""
-        if self._is_bodiless:
-            chunk = b""
-        elif self._is_chunked:
+        if self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
+        elif self._is_bodiless:
+            chunk = b""
         elif self._left is not None:
             self._left -= len(chunk)
             if self._left < 0:
@@ -198,16 +204,12 @@ class Request:
             chunk, self._head = self._head + chunk, b""
         return chunk
 
-    async def _send(self, data: bytes) -> None:
+    async def _end(self, data: bytes) -> None:
         if self._caller.is_write_paused:
             await self._caller.writable()
-        if data and not self.is_gone:
-            self._caller.write(data)
-
-    async def _end(self, data: bytes) -> None:
-        await self._send(data)
         self.is_answered = True
         if not self.is_gone:
+            self._caller.write(data)
             self._caller.answered(self)
 
 

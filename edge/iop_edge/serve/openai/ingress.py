@@ -190,16 +190,16 @@ class Ingress:
                     if not request.has_started:
                         await request.start(status, headers)
                     await request.write(chunk)
+                # Within the run, which writes its record after the caller has the answer.
+                if request.has_started:
+                    await request.finish()
+                else:
+                    await request.respond(status, b"".join(whole), headers)
         except Exception as error:
-            if not request.has_started:
+            if request.is_answered or not request.has_started:
                 raise
             fault = error if isinstance(error, Fault) else _own_fault(request, error)
             await request.finish(error_event(fault, protocol.dialect, request.request_id))
-            return
-        if request.has_started:
-            await request.finish()
-        else:
-            await request.respond(status, b"".join(whole), headers)
 
 
 def _own_fault(request: Request, error: Exception) -> Fault:

@@ -52,7 +52,11 @@ def prompt_tokens(
     Text is looked at only where that many bytes could reach `nearest_bound` tokens at all; below,
     the floor is 0, which is as true and costs nothing.
     """
-    size = sum(len(memoryview(members[name])) for name in _PROMPT if name in members)
+    size = 0
+    for name in _PROMPT:
+        raw = members.get(name)
+        if raw is not None:
+            size += len(memoryview(raw))
     per_token = chars_per_token or _BYTES_PER_TOKEN
     guess = TokenEstimate(math.ceil(size / per_token), 0)
     if size < nearest_bound * min(chars_per_token or 1.0, 1 / _MOST_TOKENS_PER_BYTE):

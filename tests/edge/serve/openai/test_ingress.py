@@ -322,3 +322,23 @@ async def test_a_fault_of_our_own_after_the_first_byte_is_an_error_event_as_any_
     error = json.loads(told.partition(b"data: ")[2])["error"]
     assert error["type"] == ("api_error" if path == "/v1/messages" else "server_error")
     assert error["message"] == "the edge failed on this request"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_run_is_put_away_after_its_caller_has_the_whole_answer(
+    edge: Edge, is_stream: bool
+) -> None:
+    await edge.serve()
+    had_answer: list[bool] = []
+
+    class Left(list[str]):
+        def append(self, end: str) -> None:
+            (connection,) = edge.listener.connections
+            had_answer.append(connection._requests[0].is_answered)
+            super().append(end)
+
+    edge.runs.left = Left()
+    edge.runs.answers(200, b"data: [DONE]\n\n" if is_stream else b'{"choices": []}')
+    assert (await ask(edge, BODY | {"stream": is_stream})).status == 200
+    assert edge.runs.left == ["completed"]
+    assert had_answer == [True]
