@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.setup-done
 MODEL  := $(VENV)/.model-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test test-compose check e2e artifacts proto docs lock clean
+.PHONY: help setup model demo test test-compose check e2e artifacts bench proto docs lock clean
 
 help: ## What can be made here
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ check: $(STAMP) ## What must be clean before anything lands: format, lint, types
 	@$(BIN)/python scripts/proto.py --check
 	@$(BIN)/buf breaking proto --against '.git#ref=HEAD,subdir=proto'
 	@$(BIN)/python scripts/docs.py --check
+
+bench: $(STAMP) ## What a request costs beside LiteLLM, Portkey and others (ARGS=--quick is shorter)
+	@$(BIN)/python -m bench.speed $(ARGS)
 
 proto: $(STAMP) ## Regenerate the stubs in shared/iop from proto/
 	@$(BIN)/python scripts/proto.py

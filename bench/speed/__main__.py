@@ -1,86 +1,139 @@
-"""The bench of speed, in one command.
+"""The bench of speed: IOP beside its peers under the same load, in one command.
 
-python -m bench.speed [--only iop,floor,naive] [--shapes plain16,paced64] [--quick]
+    python -m bench.speed                                        everything, in about half an hour
+    python -m bench.speed --quick                                the same, shorter and rougher
+    python -m bench.speed --only iop,floor --shapes plain16      one question at a time
+    python -m bench.speed --limits open-streams                  one of the limits
+    python -m bench.speed --from FILE --docs                     print what `--json FILE` has kept
+
+Progress goes to standard error, the tables to standard output. What docs/performance.md says of a
+figure and how it is taken is where to begin.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import resource
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 
-from bench.speed import figures, measure, peers
-from bench.speed.shapes import SHAPES, Sample
+import msgspec
+
+from bench.speed import chart, measure, page, peers, table, targets
+from bench.speed.limits import LIMITS, Rig
+from bench.speed.result import Result, this_machine
+from bench.speed.running import Absent
+from bench.speed.shapes import SHAPES
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _names(known: object) -> object:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        for name in names:
-            if name not in known:  # type: ignore[operator]
-                raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(known)}")  # type: ignore[call-overload]
-        return names
-
-    return parse
-
-
-def _summary(samples: list[Sample], names: list[str]) -> None:
-    for shape in dict.fromkeys(one.shape for one in samples):
-        print(f"\n{shape}")
-        for name in names:
-            cost = figures.cpu_us(samples, shape, name)
-            if cost is None:
-                continue
-            line = f"  {name:12} {cost.median:9.1f} µs CPU ({cost.low:.1f} to {cost.high:.1f})"
-            base = figures.added_p50_ms(samples, shape, name, "direct")
-            first = figures.added_first_byte_ms(samples, shape, name, "direct")
-            if base is not None and first is not None:
-                line += f"  adds p50 {base.median:7.3f} ms, first byte {first.median:7.3f} ms"
-            ratio = figures.cpu_ratio(samples, shape, "iop", name)
-            if ratio is not None and name != "iop":
-                line += f"  iop / {name}: {ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-            print(line)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", type=_names(peers.STARTS), default=list(peers.STARTS))
-    parser.add_argument("--shapes", type=_names(SHAPES), default=list(SHAPES))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--quick", action="store_true", help="two short rounds")
-    options = parser.parse_args()
-    if options.quick:
-        options.repeats, options.seconds = 2, 0.7
-    names = list(dict.fromkeys(options.only))
+def run(options: argparse.Namespace) -> Result:
+    """Everything that was asked for."""
+    machine = this_machine()
     with (
         tempfile.TemporaryDirectory() as folder,
         measure.load() as driver,
         measure.mock_upstream(Path(folder)) as upstream,
-        measure.contenders(names, Path(folder), upstream, driver, _say) as (running, absent),
     ):
-        running = {peers.DIRECT: upstream, **running}
-        samples = measure.rounds(
-            running,
-            driver,
-            shapes=options.shapes,
-            repeats=options.repeats,
-            seconds=options.seconds,
-            say=_say,
-        )
-        held = measure.memory(running)
-    names = list(running)
-    _summary(samples, names)
-    print("\nmemory, MiB (peak resident, proportional now)")
-    for name, one in held.items():
-        print(f"  {name:12} {one.peak_mib:6.1f} {one.pss_mib:6.1f}")
-    print(f"\nload average {os.getloadavg()[0]:.2f}")
+        with measure.contenders(options.only, Path(folder), upstream, driver, say) as taking_part:
+            running, absent = taking_part
+            running = {peers.DIRECT: upstream, **running}
+            samples = measure.rounds(
+                running,
+                driver,
+                shapes=options.shapes,
+                repeats=options.repeats,
+                seconds=options.seconds,
+                say=say,
+            )
+            memory = measure.memory(running)
+        folders = (Path(folder) / f"limit-{number}" for number in count())
+        rig = Rig(lambda: next(folders), driver, upstream, options.seconds)
+        limits: dict[str, list[float]] = {}
+        for name in options.limits:
+            try:
+                for value in LIMITS[name](rig, options.repeats):
+                    limits.setdefault(name, []).append(value)
+                    say(f"{name}: {value:.3g}")
+            except Absent as why:
+                absent[name] = str(why)
+                say(f"{name} is left out: {why}")
+    return Result(machine, samples, memory, limits, absent)
+
+
+def show(result: Result) -> None:
+    print(table.plain(table.contenders(result)))
+    judged = [one for one in targets.judge(result) if one.spread is not None]
+    if judged:
+        print("\n" + table.plain(table.targets(judged)))
+    print("\n" + "\n".join(table.notes(result)))
+
+
+def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        found = [name for name in text.split(",") if name]
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return list(dict.fromkeys(found))
+
+    return names
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    only = f"of {', '.join(peers.STARTS)}"
+    parser.add_argument("--only", type=_names(peers.STARTS), metavar="NAMES", help=only)
+    shapes = f"of {', '.join(SHAPES)}"
+    parser.add_argument("--shapes", type=_names(SHAPES), metavar="NAMES", help=shapes)
+    limits = f"of {', '.join(LIMITS)}; all of them unless --only or --shapes are given"
+    parser.add_argument("--limits", type=_names(LIMITS), metavar="NAMES", help=limits)
+    parser.add_argument("--repeats", type=int, help="interleaved rounds (5; 2 with --quick)")
+    parser.add_argument("--seconds", type=float, help="of each measurement (3; 1 with --quick)")
+    parser.add_argument("--quick", action="store_true", help="shorter and rougher")
+    parser.add_argument("--from", type=Path, metavar="FILE", dest="kept", help="measure nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the result here")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the picture here")
+    parser.add_argument("--docs", action="store_true", help=f"print it into {page.PAGE.name}")
+    options = parser.parse_args(arguments)
+    is_part = options.only is not None or options.shapes is not None
+    if options.shapes is None:
+        options.shapes = [] if options.limits is not None else list(SHAPES)
+    if options.limits is None:
+        options.limits = [] if is_part else list(LIMITS)
+    if options.only is None:
+        options.only = list(peers.STARTS) if options.shapes else []
+    options.repeats = options.repeats or (2 if options.quick else 5)
+    options.seconds = options.seconds or (1.0 if options.quick else 3.0)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _options(arguments)
+    # The processes inherit it; a long queue is a connection for each that waits.
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    if options.kept is not None:
+        result = msgspec.json.decode(options.kept.read_bytes(), type=Result)
+    else:
+        result = run(options)
+    show(result)
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    if options.svg is not None:
+        options.svg.write_text(chart.svg(result))
+    if options.docs:
+        page.write(result)
 
 
 if __name__ == "__main__":

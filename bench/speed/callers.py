@@ -9,7 +9,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 from bench.speed.answers import DONE, Kind, request_body
 from bench.speed.running import CALLER_TOKEN
@@ -17,6 +17,7 @@ from bench.speed.running import CALLER_TOKEN
 SLOW_BYTES_A_SECOND = 1024
 _TIMEOUT_S = 60.0
 _ENDLESS = 10**12
+_END_OF_BODY = b"0\r\n\r\n"
 
 
 class NotHeld(Exception):
@@ -84,17 +85,21 @@ def open_streams(port: int, count: int) -> Iterator[None]:
     """So many streams, each of which has brought its first piece and stays open."""
     with ExitStack() as stack:
         connections = [stack.enter_context(ask(port, "held")) for _ in range(count)]
+        begun = []
         for connection in connections:
             received = b""
             while b"data: " not in received:
                 piece = connection.recv(65536)
-                if not piece or not (received + piece).startswith(b"HTTP/1.1 200"):
-                    raise NotHeld(f"a stream did not begin: {(received + piece)[:200]!r}")
                 received += piece
+                if not piece or not received.startswith(b"HTTP/1.1 200"):
+                    raise NotHeld(f"a stream did not begin: {received[:200]!r}")
+            begun.append(received)
         yield
-        for connection in connections:
+        for connection, received in zip(connections, begun, strict=True):
             connection.setblocking(False)
-            with suppress(BlockingIOError):
-                while connection.recv(65536):
-                    pass
+            try:
+                rest = connection.recv(65536)
+            except BlockingIOError:
+                rest = received
+            if not rest or rest.endswith(_END_OF_BODY):
                 raise NotHeld("a stream ended that was to stay open")

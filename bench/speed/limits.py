@@ -23,6 +23,7 @@ PROVIDERS = 2, 1000
 _SLOTS = 16  # for the long queue: so many run, all others wait
 PENDING = 10, 9_900
 """An edge takes 10,000 connections; those that run and what has just been closed count too."""
+_MB_OF_MIB = 2**20 / 1e6
 _FILES_NEEDED = PENDING[1] + 500  # of the load and of the edge each
 
 
@@ -65,8 +66,8 @@ def others_beside_a_slow_reader(rig: Rig, repeats: int) -> Iterator[float]:
             yield p99[True] / p99[False]
 
 
-def idle_sessions_mib(rig: Rig, repeats: int) -> Iterator[float]:
-    """What an edge holds resident with 1,000 node sessions that do nothing."""
+def idle_sessions_mb(rig: Rig, repeats: int) -> Iterator[float]:
+    """MB that an edge holds resident with 1,000 node sessions that do nothing."""
     for _ in range(repeats):
         group = Group(rig.folder())
         made = Site(group)
@@ -77,20 +78,21 @@ def idle_sessions_mib(rig: Rig, repeats: int) -> Iterator[float]:
             with idle_nodes.holding(SESSIONS, made.ports.grpc):
                 made.wait_connected(*names, timeout_s=120)
                 processes.wait_quiet([edge.pid])
-                yield processes.resident_mib([edge.pid])
+                yield processes.resident_mib([edge.pid]) * _MB_OF_MIB
         finally:
             group.stop()
 
 
-def open_stream_kib(rig: Rig, repeats: int) -> Iterator[float]:
-    """What each of 1,000 open streams adds to what edge and node hold resident together."""
+def open_stream_kb(rig: Rig, repeats: int) -> Iterator[float]:
+    """KB that each of 1,000 open streams adds to what edge and node hold resident together."""
     for _ in range(repeats):
         with rig.iop(capacity=STREAMS) as iop:
             processes.wait_quiet(iop.pids)
             before = processes.resident_mib(iop.pids)
             with callers.open_streams(iop.port, STREAMS):
                 processes.wait_quiet(iop.pids)
-                yield (processes.resident_mib(iop.pids) - before) * 1024 / STREAMS
+                added = processes.resident_mib(iop.pids) - before
+                yield added * _MB_OF_MIB * 1000 / STREAMS
 
 
 def growth_with_providers(rig: Rig, repeats: int) -> Iterator[float]:
@@ -132,8 +134,8 @@ def _ratios(repeats: int, few: Callable[[], float], many: Callable[[], float]) -
 
 LIMITS: dict[str, Callable[[Rig, int], Iterator[float]]] = {
     "slow-reader": others_beside_a_slow_reader,
-    "idle-sessions": idle_sessions_mib,
-    "open-streams": open_stream_kib,
+    "idle-sessions": idle_sessions_mb,
+    "open-streams": open_stream_kb,
     "growth-providers": growth_with_providers,
     "growth-pending": growth_with_pending,
 }

@@ -147,7 +147,7 @@ class Caller(asyncio.Protocol):
     def _is_whole(self, body: bytes) -> bool:
         if self._is_plain:
             return len(body) >= _LEAST_PLAIN
-        return body.rstrip().endswith(DONE.rstrip()) and body.count(b"data: ") >= CHUNKS
+        return body.rstrip().endswith(DONE.rstrip()) and body.count(b"data: ") >= CHUNKS + 2
 
     def end(self, error: Exception | None = None) -> None:
         assert self._transport is not None
