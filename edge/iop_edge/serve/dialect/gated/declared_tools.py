@@ -1,9 +1,13 @@
-"""The functions that a caller declares, and the schemas of their arguments (GATE-7)."""
+"""The tools that a caller declares, and the schemas of their arguments (GATE-7).
+
+Not every tool has a schema here: a function may be declared without parameters, and providers have
+tools of their own whose form only they know. The model may call those all the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,7 +31,7 @@ class _ChatTool(Struct):
 
 
 class _ResponsesTool(Struct):
-    type: str
+    type: Literal["function"]
     name: str
     parameters: Raw = _NOT_GIVEN
 
@@ -39,14 +43,14 @@ class _MessagesTool(Struct):
 
 
 def tool_schemas(members: Members, surface: Surface) -> Mapping[str, bytes]:
-    """By a function's name the literal of its schema. What is no function, or has no schema, is
-    not in it, and what is malformed is the upstream's to refuse."""
+    """By a tool's name the literal of its schema; empty for a tool that has none that could be
+    judged. Under the empty name, also empty, where tools are declared whose names are not known:
+    what else is called may be one of them. What is malformed is the upstream's to refuse."""
     found: dict[str, bytes] = {}
     for raw in _decoded(members.get("tools", _NOT_GIVEN), list[Raw]) or ():
         name, schema = _declared(raw, surface)
         literal = bytes(schema)
-        if literal.startswith((b"{", b"true", b"false")):
-            found[name] = literal
+        found[name] = literal if literal.startswith((b"{", b"true", b"false")) else b""
     return found
 
 
@@ -57,12 +61,13 @@ def _declared(raw: Raw, surface: Surface) -> tuple[str, Raw]:
             return chat.function.name, chat.function.parameters
     elif surface == "responses":
         response = _decoded(raw, _ResponsesTool)
-        if response is not None and response.type == "function":
+        if response is not None:
             return response.name, response.parameters
     else:
         message = _decoded(raw, _MessagesTool)
-        if message is not None and message.type in (None, "custom"):
-            return message.name, message.input_schema
+        if message is not None:
+            is_own = message.type in (None, "custom")
+            return message.name, message.input_schema if is_own else _NOT_GIVEN
     return "", _NOT_GIVEN
 
 

@@ -25,6 +25,7 @@ from iop_edge.serve.dialect.observers import (
 )
 
 _NOTHING = Raw()
+_OTHER = Said("other", "")
 
 CHAT_FINISHES: Mapping[str, str] = {
     "stop": "stop", "length": "length", "tool_calls": "tool_calls",
@@ -96,6 +97,8 @@ class _Delta(Struct, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
+    function_call: Raw = _NOTHING
+    audio: Raw = _NOTHING
 
 
 class _Choice(Struct, gc=False):
@@ -109,6 +112,10 @@ class _Chunk(Struct, gc=False):
     usage: Raw = _NOTHING
     error: Raw = _NOTHING
     choices: list[_Choice] | None = None
+
+
+class _AnyChunk(Struct, gc=False):
+    choices: list[Raw] | None = None
 
 
 class _Item(Struct, gc=False):
@@ -158,12 +165,13 @@ class _MessagesEvent(Struct, gc=False):
 
 
 _chunk = msgspec.json.Decoder(_Chunk).decode
+_any_chunk = msgspec.json.Decoder(_AnyChunk).decode
 _responses_event = msgspec.json.Decoder(_ResponsesEvent).decode
 _messages_event = msgspec.json.Decoder(_MessagesEvent).decode
 
 
 class ChatListener(Listener):
-    """Chunks of a chat completion. Only the first choice speaks."""
+    """Chunks of a chat completion. Only the first choice speaks. A refusal is content, too."""
 
     __slots__ = ("_calls",)
 
@@ -175,7 +183,9 @@ class ChatListener(Listener):
         try:
             chunk = _chunk(payload)
         except NOT_JSON:
-            return self._observer.event(payload)
+            name = self._observer.event(payload)
+            self._hear_unusual(payload)
+            return name
         choices = chunk.choices
         if choices is None or len(choices) != 1 or _is_given(chunk.usage) or _is_given(chunk.error):
             name = self._observer.event(payload)
@@ -201,19 +211,33 @@ class ChatListener(Listener):
         return literal if literal.startswith(b'"') else b""
 
     def _hear(self, choice: _Choice) -> None:
-        if choice.index:
-            return
         delta, said = choice.delta, self.said
+        if choice.index:
+            said.append(_OTHER)
+            return
         if delta is not None:
             reasoning = delta.reasoning_content or delta.reasoning
             if reasoning:
                 said.append(Said("reasoning", reasoning))
             if delta.content:
                 said.append(Said("content", delta.content))
+            if delta.refusal:
+                said.append(Said("content", delta.refusal))
+            if _is_given(delta.function_call) or _is_given(delta.audio):
+                said.append(_OTHER)
             for call in delta.tool_calls or ():
                 self._hear_call(call)
         if choice.finish_reason:
             said.append(Said("finish", CHAT_FINISHES.get(choice.finish_reason, "stop")))
+
+    def _hear_unusual(self, payload: bytes) -> None:
+        """A chunk of a form that is not known may say anything."""
+        try:
+            choices = _any_chunk(payload).choices
+        except NOT_JSON:
+            return
+        if choices:
+            self.said.append(_OTHER)
 
     def _hear_call(self, call: _ToolCall) -> None:
         calls, index = self._calls, call.index
@@ -230,15 +254,17 @@ class ChatListener(Listener):
 
 
 class ResponsesListener(Listener):
-    """Events of a response. A call has the index of its output item."""
+    """Events of a response. A call has the index of its output item. A refusal is content, too."""
 
     __slots__ = ("_calls",)
     _KINDS: Mapping[str, str] = {
         "response.output_text.delta": "content",
+        "response.refusal.delta": "content",
         "response.reasoning_text.delta": "reasoning",
         "response.reasoning_summary_text.delta": "reasoning",
         "response.function_call_arguments.delta": "tool_call",
     }
+    _SPOKEN_ITEMS = ("message", "reasoning")
 
     def __init__(self) -> None:
         super().__init__(ResponsesObserver())
@@ -270,6 +296,8 @@ class ResponsesListener(Listener):
             if item is not None and item.type == "function_call":
                 self._calls[index] = False
                 self.said.append(Said("tool_call", "", index, item.call_id, item.name))
+            elif item is None or item.type not in self._SPOKEN_ITEMS:
+                self.said.append(_OTHER)
         elif event.type == "response.output_item.done":
             # Not every server tells the arguments in fragments before it tells them whole.
             if item is not None and item.type == "function_call" and not self._calls.get(index):
@@ -287,6 +315,7 @@ class MessagesListener(Listener):
     """Events of a message. A call has the index of its block."""
 
     __slots__ = ("_calls",)
+    _SPOKEN_BLOCKS = ("text", "thinking", "redacted_thinking")
 
     def __init__(self) -> None:
         super().__init__(MessagesObserver())
@@ -325,6 +354,8 @@ class MessagesListener(Listener):
             self.said.append(Said("content", block.text))
         elif block.type == "thinking" and block.thinking:
             self.said.append(Said("reasoning", block.thinking))
+        elif block.type not in self._SPOKEN_BLOCKS:
+            self.said.append(_OTHER)
 
 
 def _is_given(raw: Raw) -> bool:

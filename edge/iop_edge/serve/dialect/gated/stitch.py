@@ -16,6 +16,9 @@ from iop_edge.runtime.work import HeaderPairs, ReportedUsage
 from iop_edge.serve.dialect.answers import JSON_HEADERS, STREAM_HEADERS
 
 
+_MAX_INDEX = 2**32 - 1
+
+
 class RunRenderer(Protocol):
     """What tells a whole run in one of the caller protocols."""
 
@@ -52,6 +55,9 @@ class StreamStitch:
         self._has_finished = False
         self._is_told_raw = True
 
+    def go_on(self) -> None:
+        self._rest()
+
     def write(self, piece: Piece) -> bytes:
         raw = piece.raw
         if raw is not None:
@@ -63,14 +69,18 @@ class StreamStitch:
             return raw
         if not piece.said:
             return b""
-        self._is_told_raw = False
-        renderer = self._renderer
-        if renderer is None:
-            renderer = self._renderer = self._told.renderer()
+        renderer = self._rest()
         if self._has_finished:
             # The answer is whole, whatever its upstream failed to send after that.
             return b""
         return b"".join([renderer.feed(run_event(said)) for said in piece.said])
+
+    def _rest(self) -> RestRenderer:
+        """What tells the rest, from now on."""
+        self._is_told_raw = False
+        if self._renderer is None:
+            self._renderer = self._told.renderer()
+        return self._renderer
 
     def end(self, usage: ReportedUsage) -> bytes:
         """Raises Fault(upstream_closed) where no piece has said a finish."""
@@ -89,6 +99,9 @@ class WholeStitch:
     def __init__(self, renderer: Callable[[], RunRenderer]) -> None:
         self._new_renderer = renderer
         self._pieces: list[Piece] = []
+
+    def go_on(self) -> None:
+        """A body is told at its end, whoever said it."""
 
     def write(self, piece: Piece) -> bytes:
         self._pieces.append(piece)
@@ -109,7 +122,7 @@ class WholeStitch:
 
 
 def run_event(said: Said) -> RunEvent:
-    """What was said, as a run says it."""
+    """What was said, as a run says it; an empty event for what has no words here."""
     match said.kind:
         case "content":
             return RunEvent(text_delta=said.text)
@@ -117,7 +130,8 @@ def run_event(said: Said) -> RunEvent:
             return RunEvent(reasoning_delta=said.text)
         case "tool_call":
             call = ToolCall(
-                index=said.call_index,
+                # An upstream may number its calls as it likes.
+                index=said.call_index & _MAX_INDEX,
                 id=said.call_id,
                 name=said.name,
                 arguments_json=said.text,
@@ -125,6 +139,8 @@ def run_event(said: Said) -> RunEvent:
             return RunEvent(tool_call_delta=call)
         case "finish":
             return RunEvent(finish_reason=said.text)
+        case "other":
+            return RunEvent()
 
 
 def tell_usage(renderer: RunRenderer, usage: ReportedUsage) -> None:
