@@ -4,6 +4,7 @@
     python -m bench.speed --quick                                the same, shorter and rougher
     python -m bench.speed --only iop,floor --shapes plain16      one question at a time
     python -m bench.speed --limits open-streams                  one of the limits
+    python -m bench.speed --only iop --shapes plain16 --profile flames       where time goes
     python -m bench.speed --from FILE --docs                     print what `--json FILE` has kept
 
 Progress goes to standard error, the tables to standard output. What docs/performance.md says of a
@@ -22,11 +23,13 @@ from pathlib import Path
 
 import msgspec
 
-from bench.speed import chart, measure, page, peers, table, targets
+from bench.speed import chart, measure, page, peers, profile, table, targets
+from bench.speed.callers import NotHeld
 from bench.speed.limits import LIMITS, Rig
 from bench.speed.result import Result, this_machine
 from bench.speed.running import Absent
 from bench.speed.shapes import SHAPES
+from demo.processes import StartFailed
 
 
 def say(line: str) -> None:
@@ -46,6 +49,7 @@ def run(options: argparse.Namespace) -> Result:
             running = {peers.DIRECT: upstream, **running}
             samples = measure.rounds(
                 running,
+                absent,
                 driver,
                 shapes=options.shapes,
                 repeats=options.repeats,
@@ -53,6 +57,18 @@ def run(options: argparse.Namespace) -> Result:
                 say=say,
             )
             memory = measure.memory(running)
+            if options.profile is not None:
+                try:
+                    profile.record(
+                        running["iop"],
+                        driver,
+                        shapes=options.shapes,
+                        seconds=options.seconds,
+                        folder=options.profile,
+                        say=say,
+                    )
+                except Absent as why:
+                    say(f"there are no flame graphs: {why}")
         folders = (Path(folder) / f"limit-{number}" for number in count())
         rig = Rig(lambda: next(folders), driver, upstream, options.seconds)
         limits: dict[str, list[float]] = {}
@@ -61,14 +77,15 @@ def run(options: argparse.Namespace) -> Result:
                 for value in LIMITS[name](rig, options.repeats):
                     limits.setdefault(name, []).append(value)
                     say(f"{name}: {value:.3g}")
-            except Absent as why:
+            except (Absent, NotHeld, StartFailed, measure.Failed) as why:
                 absent[name] = str(why)
                 say(f"{name} is left out: {why}")
     return Result(machine, samples, memory, limits, absent)
 
 
 def show(result: Result) -> None:
-    print(table.plain(table.contenders(result)))
+    if result.samples:
+        print(table.plain(table.contenders(result)))
     judged = [one for one in targets.judge(result) if one.spread is not None]
     if judged:
         print("\n" + table.plain(table.targets(judged)))
@@ -86,7 +103,7 @@ def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
     return names
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.speed",
         description=__doc__,
@@ -104,6 +121,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--from", type=Path, metavar="FILE", dest="kept", help="measure nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the result here")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the picture here")
+    flames = "draw a flame graph of each of IOP's processes under each shape into it"
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help=flames)
     parser.add_argument("--docs", action="store_true", help=f"print it into {page.PAGE.name}")
     options = parser.parse_args(arguments)
     is_part = options.only is not None or options.shapes is not None
@@ -113,13 +132,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.limits = [] if is_part else list(LIMITS)
     if options.only is None:
         options.only = list(peers.STARTS) if options.shapes else []
+    if options.profile is not None and "iop" not in options.only:
+        parser.error("--profile looks at iop, which --only leaves out")
     options.repeats = options.repeats or (2 if options.quick else 5)
     options.seconds = options.seconds or (1.0 if options.quick else 3.0)
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _options(arguments)
+    options = options_of(arguments)
     # The processes inherit it; a long queue is a connection for each that waits.
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))

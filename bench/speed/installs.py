@@ -20,6 +20,7 @@ from demo.processes import ROOT
 CACHE = ROOT / ".bench"
 LITELLM = "litellm[proxy]==1.108.7"
 VLLM_ROUTER = "vllm-router==0.1.17"
+PY_SPY = "py-spy==0.4.3"
 PORTKEY = {
     "dependencies": {"@portkey-ai/gateway": "1.15.2"},
     # It streams nothing on any later one: it changes headers that those keep immutable.
@@ -36,6 +37,11 @@ def litellm() -> Path:
 def vllm_router() -> Path:
     """The command `vllm-router`."""
     return _from_pypi("vllm-router", VLLM_ROUTER)
+
+
+def py_spy() -> Path:
+    """The command `py-spy`, which is no peer: it looks where time goes."""
+    return _from_pypi("py-spy", PY_SPY)
 
 
 def portkey() -> Path:

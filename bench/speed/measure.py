@@ -81,7 +81,7 @@ def contenders(
                 warm_up(driver, name, started)
                 running[name] = started
             except (Absent, StartFailed, Failed) as why:
-                if name in peers.OURS:
+                if name not in peers.OTHERS:
                     raise
                 absent[name] = str(why)
                 say(f"{name} is left out: {why}")
@@ -95,7 +95,8 @@ def warm_up(driver: Load, name: str, running: Running) -> None:
 
 
 def rounds(
-    running: Mapping[str, Running],
+    running: dict[str, Running],
+    absent: dict[str, str],
     driver: Load,
     *,
     shapes: Sequence[str],
@@ -105,18 +106,27 @@ def rounds(
 ) -> list[Sample]:
     """What every contender costs under every shape, in so many interleaved rounds.
 
-    Raises Failed for an answer that is not the one that is due.
+    A peer whose answer is not the one that is due moves to the absent; for one of ours Failed is
+    raised.
     """
-    names = list(running)
     samples = []
     for number in range(repeats):
-        first = number % len(names)
         for shape in shapes:
+            names = list(running)
+            first = number % len(names)
             for name in names[first:] + names[:first]:
-                sample = measure(driver, name, running[name], shape, number, seconds)
+                try:
+                    sample = measure(driver, name, running[name], shape, number, seconds)
+                except Failed as why:
+                    if name not in peers.OTHERS:
+                        raise
+                    del running[name]
+                    absent[name] = str(why)
+                    say(f"{name} is left out: {why}")
+                    continue
                 samples.append(sample)
                 say(_line(sample))
-    return samples
+    return [one for one in samples if one.contender in running]
 
 
 def measure(

@@ -32,8 +32,8 @@ def naive(group: Group, upstream: int) -> Running:
 DIRECT = "direct"
 """No proxy at all: the upstream itself."""
 
-OURS = ("iop", "floor")
-"""Those whose failure is ours and ends the bench; another's only leaves that one out."""
+OTHERS = ("nginx", "vllm-router", "portkey", "litellm")
+"""Those whose failure only leaves them out; one of ours ends the bench."""
 
 STARTS: dict[str, Start] = {
     "iop": site.start,
