@@ -57,6 +57,25 @@ class Answer:
     end: str
 
 
+class Heard:
+    """What a caller has been told so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._more = asyncio.Event()
+
+    def add(self, piece: str) -> None:
+        self.text += piece
+        self._more.set()
+
+    async def until(self, text: str, *, within_s: float = 60) -> None:
+        """Until it begins so: what stops then has not been cut off before."""
+        async with asyncio.timeout(within_s + SLACK_S):
+            while not self.text.startswith(text):
+                self._more.clear()
+                await self._more.wait()
+
+
 class Folder:
     """The edge's config folder, laid out as a deployment mounts one: the file is a symlink through
     `..data`, and a new version is one swap of that link."""
@@ -199,11 +218,13 @@ class Site:
 
     # -- a caller ------------------------------------------------------------------------------
 
-    async def ask(self, content: str, *, model: str = "pair", **more: Any) -> Answer:
+    async def ask(
+        self, content: str, *, model: str = "pair", heard: Heard | None = None, **more: Any
+    ) -> Answer:
         """Stream one answer to its end, whatever that is."""
         body = {"model": model, "messages": [{"role": "user", "content": content}], **more}
         headers = {"Authorization": f"Bearer {self.caller_token}"}
-        text = ""
+        heard = heard or Heard()
         try:
             async with (
                 aiohttp.ClientSession(self.openai_url, headers=headers) as http,
@@ -214,16 +235,16 @@ class Site:
                 async for line in answer.content:
                     data = line.decode().removeprefix("data: ").strip()
                     if data == "[DONE]":
-                        return Answer(text, "done")
+                        return Answer(heard.text, "done")
                     if not data:
                         continue
                     event = json.loads(data)
                     if "error" in event:
-                        return Answer(text, f"error:{event['error']['code']}")
-                    text += "".join(c["delta"].get("content", "") for c in event["choices"])
+                        return Answer(heard.text, f"error:{event['error']['code']}")
+                    heard.add("".join(c["delta"].get("content", "") for c in event["choices"]))
         except aiohttp.ClientError:
             pass
-        return Answer(text, "cut")
+        return Answer(heard.text, "cut")
 
     # -- after every test ----------------------------------------------------------------------
 

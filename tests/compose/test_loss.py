@@ -11,6 +11,7 @@ from tests.compose.compose_rig import (
     PROJECT,
     SILENCE_S,
     Answer,
+    Heard,
     Site,
     connected,
     container,
@@ -27,13 +28,16 @@ TOKENS = 24
 async def held_on_each_node(
     site: Site, upstream: Upstream, tag: str
 ) -> dict[str, asyncio.Task[Answer]]:
-    """One stream on each node, stopped in the middle, by the letter of the node."""
+    """One stream on each node, stopped in the middle, by the letter of the node. Its caller has
+    read all that came before."""
     await upstream.plan(tag, tokens=TOKENS, hold_after=HELD)
     streams: dict[str, asyncio.Task[Answer]] = {}
     for number in (1, 2):
-        stream = asyncio.create_task(site.ask(prompt(tag)))
+        heard = Heard()
+        stream = asyncio.create_task(site.ask(prompt(tag), heard=heard))
         opened = await upstream.seen(tag, "opened", count=number)
         await upstream.seen(tag, "held", count=number)
+        await heard.until(begun(tag, "").text)
         streams[opened[-1]["model"].removeprefix("small-")] = stream
     assert set(streams) == {"a", "b"}
     return streams
