@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import struct
@@ -11,11 +12,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+import uvloop
 
 from iop.runtime_pb2 import AdapterConfig
 from iop_node.adapters.base import RunEvent, TunnelCall
 from iop_node.adapters.kinds import KINDS
 from iop_node.adapters.upstream_spec import ProbeSpec, UpstreamSpec
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """A node runs on uvloop; whoever embeds an adapter may run on another loop."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @dataclass
@@ -256,6 +263,21 @@ def full_backlog() -> Iterator[str]:
             waiting.setblocking(False)
             waiting.connect_ex(address)
         yield f"http://127.0.0.1:{address[1]}"
+
+
+@pytest.fixture
+def open_sockets() -> Callable[[], int]:
+    """How many this process holds now."""
+
+    def count() -> int:
+        held = 0
+        for file in os.listdir("/proc/self/fd"):
+            # The listing itself is one of them, and gone by now.
+            with contextlib.suppress(FileNotFoundError):
+                held += os.readlink(f"/proc/self/fd/{file}").startswith("socket:")
+        return held
+
+    return count
 
 
 @pytest.fixture

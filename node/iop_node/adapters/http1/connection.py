@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 from iop_node.adapters.clocks import CallClocks
 from iop_node.adapters.http1.answer import MAX_HELD_BYTES, UpstreamAnswer
+from iop_node.adapters.http1.dial import Abortable
 from iop_node.adapters.http1.endpoint import Origin
 from iop_node.adapters.http1.reader import ResponseReader, closed
 from iop_shared.errors import Fault
@@ -27,7 +28,7 @@ class Owner(Protocol):
     def lost(self, connection: Connection) -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class Connection(Abortable):
     """Made by its owner, opened by the loop."""
 
     def __init__(self, origin: Origin, owner: Owner) -> None:

@@ -93,6 +93,7 @@ class ConnectionPool:
         self._all_lost = asyncio.get_running_loop().create_future()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        self._idle.clear()
         if self._open:
             for connection in tuple(self._open):
                 connection.abort()
