@@ -168,7 +168,7 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         """The peer has given a sign of life."""
 
     def _ticked(self) -> None:
-        """A heartbeat was due, and has been sent."""
+        """About a heartbeat's interval has passed, however busy the session is."""
 
     def _break_off(self, reason: str) -> None:
         """The peer has broken a rule."""
@@ -190,6 +190,7 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         if self._liveness.is_heartbeat_due(now):
             self._liveness.said(now)
             self._beat()
+        if self.is_open:
             self._ticked()
         if self.is_open:
             self._due = self._liveness.next_due()

@@ -19,6 +19,7 @@ class PlainEnd(SessionEnd[Heartbeat, Heartbeat, list[Heartbeat | Chunk]]):
         now = asyncio.get_running_loop().time()
         super().__init__(1, Liveness(now, interval_s, silence_limit_s))
         self.over = asyncio.Event()
+        self.ticks = 0
 
     def _batch(self, items: Iterable[Heartbeat | Chunk]) -> list[Heartbeat | Chunk]:
         return list(items)
@@ -31,6 +32,9 @@ class PlainEnd(SessionEnd[Heartbeat, Heartbeat, list[Heartbeat | Chunk]]):
 
     def _closed(self, reason: str) -> None:
         self.over.set()
+
+    def _ticked(self) -> None:
+        self.ticks += 1
 
 
 @pytest.mark.req("NODE-6")
@@ -53,3 +57,15 @@ def test_an_end_beats_while_nothing_is_said_and_gives_a_silent_peer_up(run: obje
     assert reason is not None
     assert reason.startswith("silent for")
     assert faults == []
+
+
+async def test_an_end_that_is_too_busy_to_beat_ticks_all_the_same() -> None:
+    """What a node reports now and then must not wait until it has nothing else to say."""
+    end = PlainEnd(interval_s=0.02, silence_limit_s=3600.0)
+    async with asyncio.timeout(5):
+        while end.ticks < 3:
+            end.send_frame(1, Heartbeat(sequence=7))
+            batch = await end.next_batch()
+            assert batch is not None
+            await asyncio.sleep(0)
+    end.close("the test is over")
