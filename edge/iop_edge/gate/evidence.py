@@ -15,10 +15,11 @@ class Said(NamedTuple):
 
     `content` and `reasoning`: a piece of text. `tool_call`: a fragment of the arguments of the
     call `call_index`; `call_id` and `name` stand at least in its first. `finish`: `text` is the
-    reason: stop | length | tool_calls | content_filter.
+    reason: stop | length | tool_calls | content_filter. `other`: something that is none of these
+    and that nothing here could say again, without its text.
     """
 
-    kind: Literal["content", "reasoning", "tool_call", "finish"]
+    kind: Literal["content", "reasoning", "tool_call", "finish", "other"]
     text: str
     call_index: int = 0
     call_id: str = ""

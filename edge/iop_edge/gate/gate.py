@@ -89,6 +89,8 @@ class Gate:
         self._is_over = False
         self._fault: Fault | None = None
         self._unrepaired: list[Piece] = []
+        self.has_ended = False
+        """The run's answer is complete with what has been released."""
         self.has_released = False
         """Something has gone to the caller, so that a later attempt cannot begin the answer."""
 
@@ -109,45 +111,48 @@ class Gate:
         """An attempt begins, on a target where the filters are these."""
         self._ledger.begin(filters)
         self._reading = self._read(filters)
-        self._is_over = False
+        self._is_over = self.has_ended = False
 
     def take(self, pieces: Sequence[Piece], now: float) -> list[Effect]:
         """The next pieces of the attempt's answer, which came together."""
         if self._is_over:
             return []
-        self._unrepaired = []
         reading = self._reading
         released = self._released(reading.take(pieces, now))
         if reading.is_holding:
             self._ledger.held(reading.held_chars)
-        found = reading.repetition
-        return released if found is None else released + self._on_repetition()
+        return released + self._on_repetitions() if reading.repetitions else released
 
     def expire(self, now: float) -> list[Effect]:
         """Let go what a filter has held for as long as it may."""
         return [] if self._is_over else self._released(self._reading.expire(now))
 
-    def end(self, now: float) -> list[Effect]:
+    def end(self, now: float, *, has_failed: bool = False) -> list[Effect]:
         """The attempt's answer is complete. Without a repair or a failure among the effects, so is
-        the run's."""
+        the run's. `has_failed`: by an error that the upstream told at its end, which is passed on
+        with all that came before it (GATE-7)."""
         if self._is_over:
             return []
         reading = self._reading
         effects = self._released(reading.end(now))
-        if reading.repetition is not None:
-            effects += self._on_repetition()
-            if not isinstance(effects[-1], Piece):
-                return effects
+        if reading.repetitions:
+            stop = self._on_repetitions()
+            if stop:
+                return effects + stop
         self._close_attempt()
-        wrong = reading.verdict()
+        wrong = None if has_failed else reading.verdict()
         rest = reading.rest()
+        if has_failed:
+            self.saw_error()
+        else:
+            self._ledger.answered(fits=wrong is None)
         if wrong is not None:
             fault = Fault(Code.UPSTREAM_INVALID, "the model called a tool with wrong arguments")
             step = self._step("schema_repair", "tool_arguments", fault, repair_directive(wrong))
             if step is not None:
                 self._unrepaired = rest
                 return [*effects, step]
-        self._ledger.recovered()
+        self.has_ended = True
         return effects + self._released(rest)
 
     def failed(self, fault: Fault) -> list[Effect]:
@@ -155,14 +160,14 @@ class Gate:
         if self._is_over:
             return []
         self._close_attempt()
-        self._ledger.saw("provider_error", 1)
+        self.saw_error()
         cause = _CUT.get(fault.code)
         if cause is None:
-            return [Fail(fault)]
+            return self._without_repair(fault)
         is_unread = self._recorder.is_empty
         strategy: Strategy = "exact_replay" if is_unread else "continuation_repair"
         step = self._step(strategy, cause, fault, None if is_unread else CONTINUE)
-        return [Fail(fault) if step is None else step]
+        return self._without_repair(fault) if step is None else [step]
 
     def answers(self, fault: Fault) -> bool:
         """Whether there is a strategy at all for an attempt that ends so."""
@@ -180,11 +185,8 @@ class Gate:
         a failure among the effects, with the tool calls as the model made them.
         """
         self._ledger.refused(refusal)
-        if self._unrepaired:
-            rest, self._unrepaired = self._unrepaired, []
-            return self._released(rest)
         assert self._fault is not None
-        return [Fail(self._fault)]
+        return self._without_repair(self._fault)
 
     # ------------------------------------------------------------------------------------------
 
@@ -200,11 +202,22 @@ class Gate:
         )
 
     def _released(self, pieces: Sequence[Piece]) -> list[Effect]:
-        for piece in pieces:
+        if pieces:
             self.has_released = True
+            # What a schema repair was to replace cannot follow what came of the repair.
+            self._unrepaired = []
+        for piece in pieces:
             for said in piece.said:
                 self._recorder.add(said)
         return list(pieces)
+
+    def _without_repair(self, fault: Fault) -> list[Effect]:
+        """How the run ends where nothing is left to repair it with: with this fault, or with the
+        tool calls that a repair was to replace, if nothing of that has been released."""
+        if not self._unrepaired:
+            return [Fail(fault)]
+        self.has_ended = True
+        return self._released(self._unrepaired)
 
     def _close_attempt(self) -> None:
         self._is_over = True
@@ -213,17 +226,18 @@ class Gate:
         self._ledger.saw("schema_gate", reading.call_count)
         self._ledger.trimmed(reading.trimmed_chars)
 
-    def _on_repetition(self) -> list[Effect]:
-        """Something repeats: note it; and where the filter blocks, stop the attempt."""
-        found, self._reading.repetition = self._reading.repetition, None
-        assert found is not None
-        self._ledger.repetition(found.channel, found.loop, found.offset)
-        if not found.is_blocking:
+    def _on_repetitions(self) -> list[Effect]:
+        """Something repeats: note it; and where the filter blocks, stop the attempt. Empty where
+        it goes on."""
+        found, self._reading.repetitions = self._reading.repetitions, []
+        for one in found:
+            self._ledger.repetition(one.channel, one.loop, one.offset)
+        if not found[0].is_blocking:
             return []
         self._close_attempt()
         fault = Fault(Code.UPSTREAM_INVALID, "the model repeats itself, and was not set right")
         step = self._step("continuation_repair", "repetition", fault, CONTINUE)
-        return [Fail(fault) if step is None else step]
+        return self._without_repair(fault) if step is None else [step]
 
     def _step(
         self, strategy: Strategy, cause: Cause, fault: Fault, directive: str | None
@@ -258,4 +272,6 @@ class Gate:
             return "recorder_full"
         if self._recorder.has_tool_call:
             return "tool_call_released"
+        if self._recorder.has_other:
+            return "other_output_released"
         return self._budget.refusal(strategy)

@@ -1,7 +1,8 @@
 """The pieces that have arrived and may not go on yet, in their order.
 
 A piece goes on when the texts of both channels are cleared up to its end and no tool call stands
-before it that has not been judged. It knows why nothing is let go, never what to do about it.
+before it that has not been judged. What is held is bounded, whatever an upstream sends. It knows
+why nothing is let go, never what to do about it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ from iop_edge.gate.evidence import Channel, Piece
 MAX_HELD_CALL_CHARS = 1024 * 1024
 """Arguments of tool calls that are held until they can be judged; past it they go on unjudged."""
 
+MAX_HELD_BYTES = 16 * 1024 * 1024
+"""All that is held, as it came. Past it everything is let go, and calls are held no more."""
+
+_PIECE_BYTES = 256
+"""What a piece takes beside its bytes."""
+
+_TEXT = ("content", "reasoning")
+
 
 class _Held(Struct):
     """A piece, and where the two channels' texts end with it, in characters of the attempt."""
 
     piece: Piece
+    text_chars: int
     content_end: int
     reasoning_end: int
     since: float
@@ -33,11 +43,15 @@ class _Held(Struct):
 class Hold:
     """One attempt's held pieces."""
 
-    __slots__ = ("_call_chars", "_held", "is_for_calls")
+    __slots__ = ("_bytes", "_call_chars", "_held", "_holds_calls", "chars", "is_for_calls")
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
+        self._bytes = 0
         self._call_chars = 0
+        self._holds_calls = True
+        self.chars = 0
+        """Characters of both channels that are held; what stands behind a tool call apart."""
         self.is_for_calls = False
         """A tool call is held, and with it all that came after."""
 
@@ -45,15 +59,9 @@ class Hold:
         return len(self._held)
 
     @property
-    def chars(self) -> int:
-        """Characters of both channels that are held; what stands behind a tool call apart."""
-        return sum(
-            len(said.text)
-            for held in self._held
-            if not held.is_behind_call
-            for said in held.piece.said
-            if said.kind == "content" or said.kind == "reasoning"
-        )
+    def is_full(self) -> bool:
+        """More is held than may be."""
+        return self._bytes > MAX_HELD_BYTES or self._call_chars > MAX_HELD_CALL_CHARS
 
     @property
     def since(self) -> float | None:
@@ -71,15 +79,17 @@ class Hold:
         call_chars: int | None,
     ) -> None:
         """`call_chars`: the piece holds so much of a tool call, which is to be judged first."""
-        if call_chars is not None:
+        if call_chars is not None and self._holds_calls:
             self.is_for_calls = True
             self._call_chars += call_chars
-        self._held.append(_Held(piece, content_end, reasoning_end, now, self.is_for_calls))
-        if self._call_chars > MAX_HELD_CALL_CHARS:
-            self.is_for_calls = False
-            self._call_chars = 0
-            for held in self._held:
-                held.is_behind_call = False
+        text_chars = 0
+        if not self.is_for_calls:
+            text_chars = sum(len(one.text) for one in piece.said if one.kind in _TEXT)
+        self._held.append(
+            _Held(piece, text_chars, content_end, reasoning_end, now, self.is_for_calls)
+        )
+        self.chars += text_chars
+        self._bytes += _size_of(piece)
 
     def cleared(self, content: int, reasoning: int) -> list[Piece]:
         """Take out what lies before these ends."""
@@ -87,9 +97,9 @@ class Hold:
             lambda held: held.content_end <= content and held.reasoning_end <= reasoning
         )
 
-    def held_since(self, until: float) -> list[Piece]:
-        """Take out what has been held since then or longer."""
-        return self._take_while(lambda held: held.since <= until)
+    def held_for(self, timeout_s: float, now: float) -> list[Piece]:
+        """Take out what has been held so long or longer: what is due at `since + timeout_s`."""
+        return self._take_while(lambda held: held.since + timeout_s <= now)
 
     def cut(self, channel: Channel, end: int) -> list[Piece]:
         """Take out what lies before this end of a channel, the last piece cut there, and drop the
@@ -105,18 +115,31 @@ class Hold:
     def _take_while(self, may_go: Callable[[_Held], bool]) -> list[Piece]:
         out: list[Piece] = []
         while self._held and not self._held[0].is_behind_call and may_go(self._held[0]):
-            out.append(self._held.popleft().piece)
+            held = self._held.popleft()
+            self.chars -= held.text_chars
+            self._bytes -= _size_of(held.piece)
+            out.append(held.piece)
         return out
 
     def drop(self) -> None:
         self._held.clear()
-        self._call_chars = 0
+        self.chars = self._bytes = self._call_chars = 0
         self.is_for_calls = False
 
     def all(self) -> list[Piece]:
         out = [held.piece for held in self._held]
         self.drop()
         return out
+
+    def give_up(self) -> list[Piece]:
+        """Take out everything, and hold no tool call from now on."""
+        self._holds_calls = False
+        return self.all()
+
+
+def _size_of(piece: Piece) -> int:
+    size = sum(len(said.text) for said in piece.said) if piece.raw is None else len(piece.raw)
+    return _PIECE_BYTES + size
 
 
 def _without_last(piece: Piece, channel: Channel, surplus: int) -> Piece:

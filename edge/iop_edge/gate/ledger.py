@@ -87,9 +87,13 @@ class GateLedger:
         """So much of the last recovery's answer was not told twice."""
         self._amend(trimmed_chars=chars)
 
-    def recovered(self) -> None:
-        """The attempt has given its answer to the end."""
-        if self._recoveries and self._recoveries[-1].outcome == "failed":
+    def answered(self, *, fits: bool) -> None:
+        """The attempt has given its answer to the end. Where its tool calls do not fit, a repair
+        that was to mend just that has failed all the same."""
+        if not self._recoveries:
+            return
+        last = self._recoveries[-1]
+        if last.outcome == "failed" and (fits or last.strategy != "schema_repair"):
             self._amend(outcome="recovered")
 
     def refused(self, refusal: Refusal) -> None:

@@ -26,6 +26,7 @@ from iop_edge.gate.seam import Seam
 from iop_edge.gate.tool_calls import ToolCalls, ToolFault
 
 _CHANNELS: tuple[Channel, ...] = ("reasoning", "content")
+_CUT_SHORT = ("length", "content_filter")
 _HISTORY_BOUNDS = 4
 """How many rune bounds of what was released the guard of a later attempt has read."""
 
@@ -79,8 +80,9 @@ class Reading:
     """Feed pieces with `take`; `end` once. What comes out may go on to the caller.
 
     `told` is what earlier attempts released; None for an attempt that begins the answer.
-    `holds_calls`: a repair is left for tool calls, so they are worth holding. After a blocking
-    `repetition` nothing comes out any more.
+    `holds_calls`: a repair is left for tool calls, so they are worth holding. `repetitions` are
+    those that were found since the list was last emptied; after a blocking one nothing comes out
+    any more.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Reading:
         self._watches: dict[str, _Watch] = {}
         self._is_blocking = False
         self._timeout_s = 0.0
-        self.repetition: Repetition | None = None
+        self.repetitions: list[Repetition] = []
         for one in filters:
             if one.name == "repeat_guard" and one.is_enabled:
                 said = told or Recorded()
@@ -161,8 +163,8 @@ class Reading:
                 elif kind == "tool_call":
                     self._calls.add(said)
                     holds_a_call = self._holds_calls
-                else:
-                    self._is_cut_short = said.text == "length"
+                elif kind == "finish":
+                    self._is_cut_short = said.text in _CUT_SHORT
         content_end, reasoning_end = self._end("content"), self._end("reasoning")
         is_clear = (not reasoning or self._is_clear("reasoning", "".join(reasoning))) & (
             not content or self._is_clear("content", "".join(content))
@@ -181,16 +183,18 @@ class Reading:
                 elif said.kind == "tool_call" and self._holds_calls:
                     call_chars = (call_chars or 0) + size
             self._hold.add(piece, content_end, reasoning_end, now, call_chars)
-        found = self.repetition
-        if found is not None and found.is_blocking:
+        if self.repetitions and self._is_blocking:
+            found = self.repetitions[0]
             return self._hold.cut(found.channel, found.offset)
+        if self._hold.is_full:
+            return self._hold.give_up()
         return self._hold.cleared(
             self._cleared("content", content_end), self._cleared("reasoning", reasoning_end)
         )
 
     def expire(self, now: float) -> Sequence[Piece]:
         """What has been held for as long as it may."""
-        return self._hold.held_since(now - self._timeout_s)
+        return self._hold.held_for(self._timeout_s, now)
 
     def end(self, now: float) -> Sequence[Piece]:
         """The answer is complete: what a seam still held, as far as it may go on. The rest is for
@@ -201,7 +205,8 @@ class Reading:
     def verdict(self) -> ToolFault | None:
         """What is wrong with the tool calls that are held; None where nothing is, or is known.
 
-        An answer that its limit cut short is not judged: it would be cut again."""
+        An answer that its limit or a filter of its upstream cut short is not judged: it would be
+        cut again."""
         if self._is_cut_short or not self._hold.is_for_calls:
             return None
         return self._calls.verdict()
@@ -220,7 +225,7 @@ class Reading:
         loop = watch.feed(text)
         if loop is not None:
             offset = watch.offset_of(loop)
-            self.repetition = Repetition(channel, loop, offset, self._is_blocking)
+            self.repetitions.append(Repetition(channel, loop, offset, self._is_blocking))
         return not self._is_blocking or (loop is None and watch.cleared >= watch.end)
 
     def _end(self, channel: Channel) -> int:
@@ -232,8 +237,10 @@ class Reading:
         return watch.cleared if watch is not None and self._is_blocking else end
 
     def _after_seams(self, pieces: Sequence[Piece]) -> list[Piece]:
-        trimmed = (Piece(tuple(self._trimmed(piece.said))) for piece in pieces)
-        return [piece for piece in trimmed if piece.said]
+        trimmed = (
+            Piece(tuple(self._trimmed(piece.said))) if piece.said else piece for piece in pieces
+        )
+        return [piece for piece in trimmed if piece.said or piece.raw is not None]
 
     def _trimmed(self, said: Sequence[Said]) -> Iterator[Said]:
         for one in said:

@@ -8,37 +8,73 @@ from __future__ import annotations
 
 from iop_edge.gate.evidence import Recorded, Said
 
+_FOLDED_PIECES = 256
+"""A short string takes many times its characters, so that pieces are joined from time to time."""
+
+
+class _Text:
+    """One channel's text, as it grows."""
+
+    __slots__ = ("_folded", "_pieces")
+
+    def __init__(self) -> None:
+        self._folded: list[str] = []
+        self._pieces: list[str] = []
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        if len(self._pieces) >= _FOLDED_PIECES:
+            self._fold()
+
+    def clear(self) -> None:
+        self._folded.clear()
+        self._pieces.clear()
+
+    def joined(self) -> str:
+        self._fold()
+        text = "".join(self._folded)
+        self._folded = [text] if text else []
+        return text
+
+    def _fold(self) -> None:
+        if self._pieces:
+            self._folded.append("".join(self._pieces))
+            self._pieces.clear()
+
 
 class Recorder:
     """Released text by channel, up to `limit_chars`; past that nothing can be continued, and it
     keeps nothing."""
 
-    __slots__ = ("_content", "_limit_chars", "_reasoning", "chars", "has_tool_call", "is_full")
+    __slots__ = (
+        "_content", "_limit_chars", "_reasoning", "chars", "has_other", "has_tool_call", "is_full",
+    )  # fmt: skip
 
     def __init__(self, limit_chars: int) -> None:
         self._limit_chars = limit_chars
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
+        self._content = _Text()
+        self._reasoning = _Text()
         self.chars = 0
         """Characters that were released, kept or not."""
         self.has_tool_call = False
+        self.has_other = False
+        """Something has been released that is not kept, because nothing here could tell it."""
         self.is_full = False
 
     def __repr__(self) -> str:
         return f"Recorder({self.chars} characters)"
 
     @property
-    def has_content(self) -> bool:
-        return bool(self._content)
-
-    @property
     def is_empty(self) -> bool:
         """Nothing that a model said has been released."""
-        return not self.chars and not self.has_tool_call
+        return not (self.chars or self.has_tool_call or self.has_other)
 
     def add(self, said: Said) -> None:
         if said.kind == "tool_call":
             self.has_tool_call = True
+            return
+        if said.kind == "other":
+            self.has_other = True
             return
         if said.kind == "finish" or not said.text:
             return
@@ -48,12 +84,10 @@ class Recorder:
             self._content.clear()
             self._reasoning.clear()
         elif said.kind == "content":
-            self._content.append(said.text)
+            self._content.add(said.text)
         else:
-            self._reasoning.append(said.text)
+            self._reasoning.add(said.text)
 
     def recorded(self) -> Recorded:
         """All of it, joined."""
-        self._content[:] = ["".join(self._content)] if self._content else []
-        self._reasoning[:] = ["".join(self._reasoning)] if self._reasoning else []
-        return Recorded("".join(self._content), "".join(self._reasoning))
+        return Recorded(self._content.joined(), self._reasoning.joined())

@@ -21,6 +21,7 @@ Refusal = Literal[
     "context_window_exceeded",
     "recorder_full",
     "tool_call_released",
+    "other_output_released",
     "no_provider",
     "provider_refused",
 ]

@@ -5,8 +5,8 @@ Decides that at the answer's end, from the fragments as they came. It must never
 of the arguments: a fault knows names that the caller itself has declared, indices, and keywords.
 
 A call of a tool that nobody declared is a fault too: its caller has nothing to run by that name,
-and no declared schema that the arguments could fit. Where the caller declared no tool at all,
-whatever is called is run by somebody else, and is not judged.
+and no declared schema that the arguments could fit. Where the caller declared no tool at all, or
+one whose name is not known, whatever else is called is run by somebody else, and is not judged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from iop_edge.gate.evidence import Said
 from iop_edge.gate.schema import MAX_COST, Unjudgeable, tool_schema
 
 MAX_ARGUMENT_CHARACTERS = 1_048_576
-"""Of all calls of an answer together. Beyond it nothing is judged."""
+"""Of all calls of an answer together. Beyond it nothing is judged, and nothing kept."""
+
+_CALL_CHARACTERS = 256
+"""What a call counts for beside its arguments: it takes room, however little it says."""
+
+_NAMELESS = ""
 
 FaultKind = Literal["not_json", "not_fitting", "unknown_tool"]
 
@@ -44,32 +49,38 @@ class ToolCalls:
     """The tool calls of one answer.
 
     `schemas` maps the declared tools to the JSON Schemas of their arguments. A tool whose schema
-    is empty, cannot be read or cannot be judged within bounds is known, and not judged.
+    is empty, cannot be read or cannot be judged within bounds is known, and not judged. The empty
+    name stands for tools whose names are not known: then no call is of an unknown tool.
     """
 
     def __init__(self, schemas: Mapping[str, bytes]) -> None:
         self._schemas = schemas
+        self.count = 0
+        """Calls that were begun, as far as they were counted: until nothing is kept any more."""
         self._names: dict[int, str] = {}
         self._fragments: dict[int, list[str]] = {}
         self._characters = 0
 
     def __repr__(self) -> str:
-        return f"ToolCalls({len(self._fragments)} calls, {self._characters} characters)"
-
-    @property
-    def count(self) -> int:
-        """Calls that were begun."""
-        return len(self._fragments)
+        return f"ToolCalls({self.count} calls, {self._characters} characters)"
 
     def add(self, said: Said) -> None:
         """Take in what an event says. Only fragments of tool calls are kept."""
-        if said.kind != "tool_call":
+        if said.kind != "tool_call" or self._characters > MAX_ARGUMENT_CHARACTERS:
             return
-        if said.name:
-            self._names.setdefault(said.call_index, said.name)
-        fragments = self._fragments.setdefault(said.call_index, [])
+        fragments = self._fragments.get(said.call_index)
+        if fragments is None:
+            fragments = self._fragments[said.call_index] = []
+            self.count += 1
+            self._characters += _CALL_CHARACTERS
+        if said.name and said.call_index not in self._names:
+            self._names[said.call_index] = said.name
+            self._characters += len(said.name)
         self._characters += len(said.text)
-        if said.text and self._characters <= MAX_ARGUMENT_CHARACTERS:
+        if self._characters > MAX_ARGUMENT_CHARACTERS:
+            self._fragments.clear()
+            self._names.clear()
+        elif said.text:
             fragments.append(said.text)
 
     def verdict(self) -> ToolFault | None:
@@ -80,7 +91,7 @@ class ToolCalls:
         left = MAX_COST
         for index in sorted(self._fragments):
             name = self._names.get(index, "")
-            raw = self._schemas.get(name)
+            raw = self._schemas.get(name, self._schemas.get(_NAMELESS))
             if raw is None:
                 return ToolFault(kind="unknown_tool", index=index)
             if not raw:

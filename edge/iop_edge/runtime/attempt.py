@@ -134,18 +134,18 @@ class Attempt:
     async def has_arrived(self, deadline: float | None) -> bool:
         """Wait for what `next_chunk` or `next_event` would give at once, the end included; at most
         until then (the loop's clock, None for ever). False where nothing came in time."""
-        timer = None
-        try:
-            while not (self._chunks or self._events or self._ended):
-                if deadline is not None:
-                    loop = asyncio.get_running_loop()
-                    if loop.time() >= deadline:
-                        return False
-                    if timer is None:
-                        timer = loop.call_at(deadline, self._wake)
+        loop = asyncio.get_running_loop()
+        while not (self._chunks or self._events or self._ended):
+            if deadline is None:
                 await self._arrival()
-        finally:
-            if timer is not None:
+                continue
+            if loop.time() >= deadline:
+                return False
+            # Set anew each time: a loop whose clock has a resolution may call a little early.
+            timer = loop.call_at(deadline, self._wake)
+            try:
+                await self._arrival()
+            finally:
                 timer.cancel()
         return True
 

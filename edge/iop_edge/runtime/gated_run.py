@@ -87,7 +87,6 @@ class GatedRun(Run):
         self._stitch = work.stitch()
         self._loop = asyncio.get_running_loop()
         self._source: _Source[bytes] | _Source[RunEvent] | None = None
-        self._is_complete = False
         self._readers: list[Reader] = []
 
     # -- the answer ----------------------------------------------------------------------------
@@ -109,16 +108,26 @@ class GatedRun(Run):
         except PoolFault:
             raise
         except Fault as fault:
+            if not self._attempts:
+                raise
             [step] = self._gate.failed(fault)
         while isinstance(step, Repair):
+            attempts = self._attempts
             try:
                 return await self._begin_again(step)
-            except PoolFault:
-                [step] = self._gate.not_begun("no_provider")
             except Fault as fault:
-                [step] = self._gate.failed(fault)
+                [step] = self._without_head(fault, was_tried=self._attempts > attempts)
         assert isinstance(step, Fail)
         raise self._cut or step.fault
+
+    def _without_head(self, fault: Fault, *, was_tried: bool) -> list[Effect]:
+        """What follows from a repair that ended with this fault before anything of an answer came.
+        `was_tried`: a provider had been found for it."""
+        if not was_tried or isinstance(fault, PoolFault):
+            return self._gate.not_begun("no_provider")
+        if self._gate.answers(fault):
+            return self._gate.failed(fault)
+        return self._gate.not_begun("provider_refused")
 
     async def _released(self) -> AsyncIterator[bytes]:
         """Everything that the caller reads, over all attempts."""
@@ -134,7 +143,7 @@ class GatedRun(Run):
                 effects = await self._recover(step)
             elif isinstance(step, Fail):
                 raise self._cut or step.fault
-            elif self._is_complete:
+            elif self._gate.has_ended:
                 break
             else:
                 effects = await self._more()
@@ -165,8 +174,8 @@ class GatedRun(Run):
                 return gate.failed(fault)
             source.is_over, effects = True, []
         if source.is_over:
-            self._is_complete = True
-            effects += gate.end(now())
+            told = source.reader.told_end
+            effects += gate.end(now(), has_failed=told not in (None, "completed"))
         return effects
 
     # -- attempts ------------------------------------------------------------------------------
@@ -174,20 +183,16 @@ class GatedRun(Run):
     async def _recover(self, repair: Repair) -> list[Effect]:
         """Begin the next attempt, and wait for the first of its answer; or what follows where
         there is no next one."""
+        attempts = self._attempts
         try:
             head = await self._begin_again(repair)
-        except PoolFault:
-            return self._gate.not_begun("no_provider")
         except Fault as fault:
             if self._cut is not None:
                 raise self._cut from None
-            if self._gate.answers(fault):
-                return self._gate.failed(fault)
-            return self._gate.not_begun("provider_refused")
+            return self._without_head(fault, was_tried=self._attempts > attempts)
         if head is not None and head.status >= 400:
             self._gate.saw_error()
             return self._gate.not_begun("provider_refused")
-        self._is_complete = False
         self._begin_reading(head)
         return await self._more()
 
@@ -241,6 +246,8 @@ class GatedRun(Run):
         attempt = self._attempt
         assert attempt is not None
         is_first = not self._gate.has_released
+        if not is_first:
+            self._stitch.go_on()
         if head is None:
             runner = self._request.gated_run_reader(is_first=is_first)
             self._reader, self._source = runner, _Source(runner, attempt.next_event)

@@ -184,6 +184,10 @@ class Stitch(Protocol):
     @property
     def headers(self) -> HeaderPairs: ...
 
+    def go_on(self) -> None:
+        """The pieces of a later attempt follow, which go on with what has been written."""
+        ...
+
     def write(self, piece: Piece) -> bytes:
         """Take the next piece that is released; return what the caller is sent for it.
 
@@ -194,7 +198,8 @@ class Stitch(Protocol):
     def end(self, usage: ReportedUsage) -> bytes:
         """The run is over, with this usage over all its attempts: return what is left to say.
 
-        Nothing where raw pieces have said it all.
+        Nothing where raw pieces have said it all. Raises Fault(upstream_closed) where nobody has
+        said the end.
         """
         ...
 
@@ -219,7 +224,8 @@ class GatedWork(Work, Protocol):
 
     @property
     def tool_schemas(self) -> Mapping[str, bytes]:
-        """The declared functions' JSON schemas for their arguments, by the function's name."""
+        """The declared tools' JSON schemas for their arguments, by the tool's name; empty for a
+        tool that has none, and under the empty name for tools whose names are not known."""
         ...
 
     @property

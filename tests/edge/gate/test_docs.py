@@ -11,6 +11,7 @@ import pytest
 from iop_edge.config.effective import GateFilterName
 from iop_edge.config.load import load
 from iop_edge.gate import schema
+from iop_edge.gate.hold import MAX_HELD_BYTES
 from iop_edge.gate.options import GateOptions
 from iop_edge.gate.tool_calls import MAX_ARGUMENT_CHARACTERS
 from iop_shared.ids import ModelId, ProviderId, Target
@@ -59,7 +60,8 @@ def test_the_page_names_every_filter_and_the_bounds_as_they_are():
     assert all(f"| `{name}` |" in PAGE for name in get_args(GateFilterName))
     assert f"over {schema.MAX_SCHEMA_BYTES // 1024} KiB" in PAGE
     assert f"more than {schema._MAX_SUBSCHEMAS} subschemas or {schema._MAX_PATTERNS}" in PAGE
-    assert f"Past {MAX_ARGUMENT_CHARACTERS // 1_048_576} MiB of arguments" in PAGE
+    arguments, held = MAX_ARGUMENT_CHARACTERS // 2**20, MAX_HELD_BYTES // 2**20
+    assert f"Past {arguments} MiB of arguments, or {held} MiB in all" in PAGE
 
 
 def test_the_links_of_the_page_lead_somewhere():

@@ -8,6 +8,7 @@ from iop_edge.gate.budget import Request
 from iop_edge.gate.evidence import Piece, Said
 from iop_edge.gate.filters import FilterAt
 from iop_edge.gate.gate import CONTINUE, Effect, Fail, Gate, Repair
+from iop_edge.gate.hold import MAX_HELD_BYTES
 from iop_edge.gate.options import GateOptions
 from iop_edge.gate.report import RecoveryReport
 from iop_shared.errors import Code, Fault
@@ -30,14 +31,20 @@ def options(request: int = 3, strategy: int = 3, window: int | None = 4096) -> G
     )
 
 
-def guard(enforcement: str = "blocking", runes: int = 500, *, enabled: bool = True) -> FilterAt:
+def guard(
+    enforcement: str = "blocking",
+    runes: int = 500,
+    *,
+    enabled: bool = True,
+    timeout_s: float = 5.0,
+) -> FilterAt:
     return FilterAt(
         name="repeat_guard",
         is_enabled=enabled,
         enforcement=enforcement,  # type: ignore[arg-type]
         capability="output.repeat_guard",
         hold_evidence_runes=runes,
-        timeout_s=5.0,
+        timeout_s=timeout_s,
     )
 
 
@@ -284,6 +291,96 @@ def test_tool_calls_are_held_to_the_end_and_released_when_they_fit():
     assert gate.report().recoveries == ()
 
 
+@pytest.mark.req("CFG-19", "GATE-3")
+def test_whenever_the_deadline_comes_something_is_let_go():
+    """Times as a clock of whole milliseconds gives them, where sums and differences round apart."""
+    for since_ms in range(1, 40_000_000, 99_971):
+        gate = gate_of(filters=(guard(timeout_s=1.777),))
+        feed(gate, "A verse. " + LOOP + LOOP[:30], now=since_ms / 1000)
+        assert gate.deadline is not None
+        assert gate.expire(gate.deadline)
+
+
+@pytest.mark.req("GATE-7")
+def test_no_more_is_held_than_a_bound_whatever_stands_behind_a_tool_call():
+    for said in (Said("content", "x"), Said("tool_call", "", 0), Said("finish", "stop")):
+        gate = gate_of(filters=())
+        assert gate.take([call('{"ci')], 0.0) == []
+        padded = Piece((said,), b" " * 2**20)
+        released = [gate.take([padded], 0.0) for _ in range(MAX_HELD_BYTES // 2**20 + 2)]
+        assert [bool(one) for one in released].index(True) == MAX_HELD_BYTES // 2**20 - 1
+        assert len(released[-1]) == 1
+        assert gate.end(0.0) == []
+        assert gate.report().recoveries == ()
+
+
+@pytest.mark.req("GATE-7")
+def test_an_error_that_the_upstream_tells_amid_a_tool_call_is_passed_on_and_mended_by_nothing():
+    gate = gate_of()
+    pieces = [call('{"ci'), Piece((), b"error")]
+    assert [gate.take([piece], 0.0) for piece in pieces] == [[], []]
+    assert gate.end(0.0, has_failed=True) == pieces
+    assert gate.report().recoveries == ()
+
+
+@pytest.mark.req("GATE-7")
+def test_an_error_event_of_a_later_attempt_reaches_the_caller():
+    gate = gate_of()
+    feed(gate, "some words")
+    gate.failed(LOST)
+    gate.begin((guard(),))
+    told = Piece((), b"error")
+    assert gate.take([told], 0.0) == [told]
+    assert gate.end(0.0, has_failed=True) == []
+    assert recoveries(gate) == [("continuation_repair", "failed", None)]
+
+
+@pytest.mark.req("GATE-7", "GATE-2")
+def test_calls_that_a_repair_was_to_replace_go_on_where_the_repair_itself_fails():
+    silent = Fault(Code.UPSTREAM_IDLE_TIMEOUT, "nothing came")
+    for request, held, fault in ((1, (), silent), (1, (), LOST), (2, (call("{"),), silent)):
+        gate = gate_of(options(request, 1))
+        gate.take([call("{"), FINISH], 0.0)
+        [repair] = gate.end(0.0)
+        assert isinstance(repair, Repair)
+        assert not gate.has_ended
+        gate.begin((guard(),))
+        assert gate.take(held, 0.0) == []
+        assert gate.failed(fault) == [call("{"), FINISH]
+        assert gate.has_ended
+        assert recoveries(gate)[0] == ("schema_repair", "failed", None)
+
+
+@pytest.mark.req("GATE-7")
+def test_what_nobody_could_repeat_is_neither_replayed_nor_continued():
+    gate = gate_of()
+    gate.take([Piece((Said("other", ""),), b"spoken")], 0.0)
+    assert gate.failed(LOST) == [Fail(LOST)]
+    assert recoveries(gate) == [("continuation_repair", "refused", "other_output_released")]
+
+
+@pytest.mark.req("GATE-7")
+def test_a_replay_that_gave_a_whole_answer_has_recovered_whatever_its_calls_are_worth():
+    gate = gate_of(options(1, 1))
+    gate.failed(LOST)
+    gate.begin((guard(),))
+    gate.take([call("{")], 0.0)
+    assert gate.end(0.0) == []
+    assert [one[1] for one in recoveries(gate)] == ["recovered"]
+
+
+@pytest.mark.req("GATE-3", "GATE-4")
+def test_loops_of_both_channels_that_come_at_once_are_both_noted():
+    gate = gate_of(filters=(guard("observe_only"),))
+    said = Said("reasoning", LOOP * 12), Said("content", LOOP * 12)
+    gate.take([Piece(said, b"raw")], 0.0)
+    assert [one.channel for one in gate.report().matches] == ["reasoning", "content"]
+    gate = gate_of()
+    effects = gate.take([Piece(said, b"raw")], 0.0)
+    assert isinstance(effects[-1], Repair)
+    assert text_of(effects) == ""
+
+
 @pytest.mark.req("GATE-7")
 @pytest.mark.parametrize("arguments", ['{"city":', '{"city": 3}', "[]", "{}"])
 def test_arguments_that_do_not_fit_are_asked_for_again(arguments: str):
@@ -304,9 +401,10 @@ def test_arguments_that_do_not_fit_are_asked_for_again(arguments: str):
 
 
 @pytest.mark.req("GATE-7")
-def test_arguments_that_the_output_limit_cut_short_are_not_asked_for_again():
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_arguments_that_a_limit_or_a_filter_cut_short_are_not_asked_for_again(reason: str):
     gate = gate_of()
-    pieces = [call('{"ci'), Piece((Said("finish", "length"),), raw=b"length")]
+    pieces = [call('{"ci'), Piece((Said("finish", reason),), raw=b"cut")]
     for piece in pieces:
         gate.take([piece], 0.0)
     assert gate.end(0.0) == pieces

@@ -120,8 +120,21 @@ def test_json_beyond_what_can_be_read_is_not_judged(text: str):
 
 
 def test_arguments_beyond_the_bound_are_neither_kept_nor_judged():
-    assert verdict(call("x" * (MAX_ARGUMENT_CHARACTERS + 1)), call("{", 1)) is None
-    assert verdict(call("x" * MAX_ARGUMENT_CHARACTERS)) is not None
+    assert verdict(call("x" * MAX_ARGUMENT_CHARACTERS), call("{", 1)) is None
+    assert verdict(call("x" * (MAX_ARGUMENT_CHARACTERS - 1000))) is not None
+    many = ToolCalls(SCHEMAS)
+    for index in range(10_000):
+        many.add(call("", index))
+    assert many.verdict() is None
+    assert many.count < 5_000
+
+
+@pytest.mark.parametrize("name", ["free", "bash"])
+def test_a_tool_that_is_known_without_a_schema_may_be_called(name: str):
+    for schemas in ({**SCHEMAS, "bash": b""}, {**SCHEMAS, "": b""}):
+        calls = ToolCalls(schemas)
+        calls.add(call('{"any": "thing"}', 0, name))
+        assert calls.verdict() is None
 
 
 def test_the_calls_of_one_answer_share_one_bound_on_the_work():
@@ -161,7 +174,7 @@ def test_the_directive_is_one_fixed_sentence_with_the_name_the_place_and_the_rul
 def test_nothing_out_of_the_arguments_stands_in_a_repr():
     calls = ToolCalls(SCHEMAS)
     calls.add(call('{"city": "Kiel", "Xq7Zp2": "Xq7Zp2"}'))
-    assert repr(calls) == "ToolCalls(1 calls, 36 characters)"
+    assert repr(calls) == "ToolCalls(1 calls, 299 characters)"
     fault = calls.verdict()
     assert fault is not None
     assert "Xq7Zp2" not in repr(fault) + repair_directive(fault)

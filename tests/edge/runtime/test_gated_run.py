@@ -13,11 +13,12 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from iop.runtime_pb2 import Header, ResponseHead
 from iop_edge.config.effective import GateFilter, StreamEvidenceGate
 from iop_edge.gate.options import GateOptions
-from iop_edge.pool.catalog import Catalog
+from iop_edge.pool.catalog import Attribution, Catalog, DirectTarget
 from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.dispatcher import Dispatcher
 from iop_edge.runtime.runs import RunService
@@ -28,14 +29,33 @@ from iop_edge.serve.dialect.caller_protocols import CHAT
 from iop_edge.serve.dialect.request import parse
 from iop_edge.serve.openai.work import CallerWork
 from iop_shared.errors import Code, Fault
-from iop_shared.ids import ModelId, NodeId, RunId
-from tests.edge.pool.rig import catalog, demand, policy, spec
+from iop_shared.ids import AdapterKey, ModelId, NodeId, RunId, Target
+from tests.edge.pool.rig import TUNNEL, catalog, demand, policy, spec
 
 N = NodeId("n")
 LOST = Fault(Code.NODE_LOST, "the node was lost")
 SILENT = Fault(Code.UPSTREAM_IDLE_TIMEOUT, "nothing came")
 LOOP = "I will check the door, and then I will go home again. "
 GUARD = GateFilter(filter="repeat_guard", capability="output.repeat_guard")
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+DIRECT = DirectTarget(
+    node_id=N,
+    adapter=AdapterKey("a"),
+    target=Target("served"),
+    attribution=Attribution("provider", None),
+    abilities=TUNNEL,
+    route_id=None,
+)
 
 
 def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -66,9 +86,12 @@ class Hub:
         self.scripts = list(scripts)
         self.bodies: list[dict[str, Any]] = []
         self.providers: list[str] = []
+        self.left: list[Step] = []
+        self.goes_away = False
+        """The node is connected for the first attempt alone."""
 
     def takes_runs(self, node_id: NodeId) -> bool:
-        return True
+        return not (self.goes_away and self.bodies)
 
     def open_attempt(self, node_id: NodeId, opening: Any, body: bytes) -> Attempt:
         attempt = Attempt(
@@ -77,6 +100,7 @@ class Hub:
         self.bodies.append(json.loads(body))
         self.providers.append(opening.provider_id)
         script = self.scripts.pop(0)
+        self.left = [] if isinstance(script, int) else list(script)
         asyncio.get_running_loop().call_soon(play, attempt, script)
         return attempt
 
@@ -133,20 +157,25 @@ class Window:
 
 
 class Snapshot:
-    generation = 1
-
-    def __init__(self, of: Catalog) -> None:
+    def __init__(self, of: Catalog, generation: int = 1) -> None:
         self.catalog = of
+        self.generation = generation
 
 
 class World:
-    def __init__(self, *scripts: Sequence[Step] | int, providers: str = "ab") -> None:
-        of = catalog([spec(name) for name in providers])
+    def __init__(
+        self,
+        *scripts: Sequence[Step] | int,
+        providers: str = "ab",
+        of: Catalog | None = None,
+    ) -> None:
+        of = of or catalog([spec(name) for name in providers])
         self.hub = Hub(scripts)
         self.dispatcher = Dispatcher(of, policy(timeout_ms=0))
         self._ledger = UsageLedger()
+        self.snapshots = SnapshotStore(cast(Any, Snapshot(of)))
         self.service = RunService(
-            snapshots=SnapshotStore(cast(Any, Snapshot(of))),
+            snapshots=self.snapshots,
             dispatcher=self.dispatcher,
             hub=cast(Any, self.hub),
             ledger=self._ledger,
@@ -322,20 +351,9 @@ async def test_a_filter_that_only_observes_lets_the_loop_pass_and_says_that_it_s
 
 @pytest.mark.req("GATE-7")
 async def test_tool_arguments_that_do_not_fit_are_asked_for_again():
-    tool = {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            },
-        },
-    }
     finish = [event({}, "tool_calls"), b"data: [DONE]\n\n"]
     world = World([*calls('{"town": "Oslo"}'), *finish], [*calls('{"city": "Oslo"}'), *finish])
-    read, fault = await world.ask(tools=[tool])
+    read, fault = await world.ask(tools=[WEATHER])
     assert fault is None
     assert b"town" not in read
     assert b"city" in read
@@ -420,6 +438,120 @@ async def test_what_is_suspected_for_too_long_is_let_go():
     assert await asking == (world.read, LOST)
     assert world.last.gate is not None
     assert world.last.gate.longest_hold_chars > 0
+
+
+@pytest.mark.req("GATE-7", "CFG-28")
+@pytest.mark.parametrize("before", [[], says("some words")])
+async def test_a_route_whose_node_has_gone_ends_with_the_loss_that_a_repair_was_to_mend(
+    before: list[bytes],
+):
+    none = catalog([], {})
+    world = World([*before, LOST], of=structs.replace(none, fallback=DIRECT))
+    world.hub.goes_away = True
+    read, fault = await world.ask()
+    assert (text_of(read), fault) == (text_of(b"".join(before)), LOST)
+    assert world.last.gate is not None
+    [recovery] = world.last.gate.recoveries
+    assert (recovery.outcome, recovery.refusal) == ("refused", "no_provider")
+
+
+@pytest.mark.req("GATE-7", "POOL-7")
+@pytest.mark.parametrize("before", [[], says("some words")])
+async def test_a_model_that_is_removed_meanwhile_ends_with_the_loss_that_a_repair_was_to_mend(
+    before: list[bytes],
+):
+    world = World([*before, asyncio.Event(), LOST])
+    asking = asyncio.ensure_future(world.ask())
+    while not world.hub.bodies or text_of(world.read) != text_of(b"".join(before)):
+        await asyncio.sleep(0)
+    none = catalog([], {})
+    world.snapshots.swap(cast(Any, Snapshot(none, 2)))
+    world.dispatcher.replace(none, policy(timeout_ms=0))
+    assert isinstance(world.hub.left[-2], asyncio.Event)
+    world.hub.left[-2].set()
+    read, fault = await asking
+    assert (text_of(read), fault) == (text_of(b"".join(before)), LOST)
+    assert world.last.gate is not None
+    assert [one.refusal for one in world.last.gate.recoveries] == ["no_provider"]
+
+
+@pytest.mark.req("OAI-7", "GATE-7")
+@pytest.mark.parametrize("first", [[event({"role": "assistant"}), LOST], [*says("words"), LOST]])
+async def test_a_later_attempt_that_says_nothing_at_all_is_no_clean_end(first: list[Step]):
+    read, fault = await World(first, [event({"role": "assistant"}), END[1]]).ask()
+    assert fault is not None
+    assert fault.code is Code.UPSTREAM_CLOSED
+    assert b"[DONE]" not in read
+
+
+@pytest.mark.req("OAI-7", "GATE-7")
+async def test_an_answer_that_was_cut_behind_its_finish_ends_once_an_upstream_has_ended_it():
+    for second in ([END[1]], END, [*says("And more."), *END]):
+        read, fault = await World([*says("words"), END[0], LOST], second).ask()
+        assert fault is None
+        assert text_of(read) == "words"
+        assert_one_answer(read)
+
+
+@pytest.mark.req("GATE-7", "OAI-7")
+async def test_an_error_that_a_later_attempt_tells_is_the_end_and_is_told_once():
+    told = b'data: {"error":{"message":"hot","type":"server_error"}}\n\n'
+    world = World([*says("some words"), LOST], [*says(" and more"), told])
+    read, fault = await world.ask()
+    assert fault is None
+    assert read.endswith(told)
+    assert read.count(b"error") == 2
+    assert world.last.run.end == "error:upstream_error"
+    assert not world.last.run.repaired
+
+
+@pytest.mark.req("GATE-7")
+async def test_an_error_that_is_told_amid_a_tool_call_is_not_asked_away():
+    told = b'data: {"error":{"message":"hot","type":"server_error"}}\n\n'
+    world = World([*says("Well."), *calls('{"ci'), told])
+    read, fault = await world.ask(tools=[WEATHER])
+    assert fault is None
+    assert read.endswith(told)
+    assert world.last.run.attempts == 1
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize("index", [-1, 2**32, 10**30])
+async def test_calls_may_be_numbered_in_any_way(index: int):
+    one = {"index": index, "id": "c1", "function": {"name": "weather", "arguments": "{}"}}
+    again = [event({"tool_calls": [one]}), event({}, "tool_calls"), END[1]]
+    read, fault = await World([*says("So. "), LOST], again).ask()
+    assert fault is None
+    assert read.count(b'"weather"') == 1
+    assert_one_answer(read)
+
+
+@pytest.mark.req("GATE-7", "GATE-2")
+async def test_a_bad_call_goes_on_where_the_attempt_that_was_to_replace_it_fails():
+    bad = [*calls('{"town": "Oslo"}'), event({}, "tool_calls"), END[1]]
+    world = World([*says("Look. "), *bad], [SILENT])
+    read, fault = await world.ask(tools=[WEATHER])
+    assert fault is None
+    assert read.count(b"town") == 1
+    assert_one_answer(read)
+    world = World([*says("Look. "), *bad], [event({"role": "assistant"}), SILENT])
+    read, fault = await world.ask(tools=[WEATHER])
+    assert fault is None
+    assert read.count(b"town") == 1
+    assert_one_answer(read)
+    assert (world.last.run.end, world.last.run.attempts) == ("completed", 2)
+    assert not world.last.run.repaired
+
+
+@pytest.mark.req("GATE-7")
+async def test_what_has_no_place_in_the_answer_begun_ends_it_instead_of_being_lost():
+    parts = event({"content": [{"type": "text", "text": " and more"}]})
+    read, fault = await World([*says("some words"), LOST], [parts, *END]).ask()
+    assert fault is not None
+    assert fault.code is Code.UPSTREAM_INVALID
+    assert text_of(read) == "some words"
+    read, fault = await World([parts, LOST], END).ask()
+    assert fault is LOST
 
 
 texts = st.text(alphabet="ab .", max_size=30).map(lambda text: says(text, 3))

@@ -19,7 +19,6 @@ from iop_edge.serve.dialect.gated.listeners import Listener
 from iop_edge.serve.dialect.gated.protocols import GatedProtocol
 from iop_edge.serve.dialect.gated.sse import END_OF_EVENT
 from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
-from iop_shared.errors import Code, Fault
 
 _LINE_ENDS = b"\r\n"
 
@@ -121,11 +120,6 @@ class GatedStream:
             return Piece(said, released) if released else None
         if self._listener.has_failed:
             return Piece((), released)
-        if any(one.kind == "other" for one in said):
-            raise Fault(
-                Code.UPSTREAM_INVALID,
-                "the upstream went on with something that has no place in the answer begun",
-            )
         return Piece(said) if said else None
 
 

@@ -14,7 +14,7 @@ from iop.runtime_pb2 import RunEvent, TokenUsage, ToolCall
 from iop_edge.gate.evidence import Piece, Said
 from iop_edge.runtime.work import HeaderPairs, ReportedUsage
 from iop_edge.serve.dialect.answers import JSON_HEADERS, STREAM_HEADERS
-
+from iop_shared.errors import Code, Fault
 
 _MAX_INDEX = 2**32 - 1
 
@@ -122,7 +122,8 @@ class WholeStitch:
 
 
 def run_event(said: Said) -> RunEvent:
-    """What was said, as a run says it; an empty event for what has no words here."""
+    """What was said, as a run says it. Raises Fault(upstream_invalid) for what has no words here:
+    without it the answer would look whole."""
     match said.kind:
         case "content":
             return RunEvent(text_delta=said.text)
@@ -140,7 +141,10 @@ def run_event(said: Said) -> RunEvent:
         case "finish":
             return RunEvent(finish_reason=said.text)
         case "other":
-            return RunEvent()
+            raise Fault(
+                Code.UPSTREAM_INVALID,
+                "the upstream went on with something that has no place in the answer begun",
+            )
 
 
 def tell_usage(renderer: RunRenderer, usage: ReportedUsage) -> None:

@@ -214,7 +214,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 @pytest.mark.req("GATE-7")
 @pytest.mark.parametrize(
-    ("surface", "tools"),
+    ("surface", "tools", "known"),
     [
         (
             "chat",
@@ -226,6 +226,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
                 {"type": "function"},
                 7,
             ],
+            {"bare", "null", ""},
         ),
         (
             "responses",
@@ -236,6 +237,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
                 {"name": "untyped", "parameters": SCHEMA},
                 "x",
             ],
+            {"bare", ""},
         ),
         (
             "messages",
@@ -245,11 +247,15 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
                 {"type": "bash_20250124", "name": "bash", "input_schema": SCHEMA},
                 {"input_schema": SCHEMA},
             ],
+            {"bare", "bash", ""},
         ),
     ],
 )
-def test_the_schemas_are_those_of_declared_functions(surface: Surface, tools: list[Any]) -> None:
+def test_the_schemas_are_those_of_declared_functions_and_other_tools_are_known(
+    surface: Surface, tools: list[Any], known: set[str]
+) -> None:
     work = minimal(surface, tools=tools)
-    assert dict(work.tool_schemas) == {"f": json.dumps(SCHEMA).encode()}
+    without = dict.fromkeys(known, b"")
+    assert dict(work.tool_schemas) == {"f": json.dumps(SCHEMA).encode(), **without}
     assert work.tool_schemas is work.tool_schemas
     assert not minimal(surface).tool_schemas

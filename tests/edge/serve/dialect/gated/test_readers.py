@@ -31,6 +31,7 @@ from tests.edge.serve.dialect.gated.rig import (
 )
 
 PATHS = ("tunnel", "normalized")
+OTHER = Said("other", "")
 SERVED = Target("served")
 
 
@@ -283,12 +284,44 @@ def test_a_stream_that_comes_line_by_line_passes_as_it_comes(
     assert gated(work, chunks) == eager(work, chunks)
 
 
-def test_only_the_first_choice_speaks() -> None:
+def test_only_the_first_choice_speaks_and_others_are_known_to_have() -> None:
     reader = relayed_reader(work_for("chat"), is_first=True)
     choices = [{"index": 1, "delta": {"content": "no"}}, {"delta": {"content": "yes"}}]
-    for chosen, expected in ((choices, [content("yes")]), (choices[:1], [])):
+    for chosen, expected in ((choices, [OTHER, content("yes")]), (choices[:1], [OTHER])):
         event = json.dumps({"model": "m", "choices": chosen}).encode()
         assert said_of(reader.feed(b"data: %s\n\n" % event)) == expected
+
+
+@pytest.mark.req("GATE-5", "GATE-7")
+@pytest.mark.parametrize(
+    ("surface", "event", "expected"),
+    [
+        ("chat", {"choices": [{"delta": {"refusal": "No."}}]}, content("No.")),
+        ("chat", {"choices": [{"delta": {"function_call": {"name": "f"}}}]}, OTHER),
+        ("chat", {"choices": [{"delta": {"audio": {"data": "x"}}}]}, OTHER),
+        ("chat", {"choices": [{"delta": {"content": [{"text": "Parts."}]}}]}, OTHER),
+        ("chat", {"choices": [{"index": None, "delta": {"content": "Odd."}}]}, OTHER),
+        ("responses", {"type": "response.refusal.delta", "delta": "No."}, content("No.")),
+        (
+            "responses",
+            {"type": "response.output_item.added", "item": {"type": "web_search_call"}},
+            OTHER,
+        ),
+        (
+            "messages",
+            {"type": "content_block_start", "content_block": {"type": "server_tool_use"}},
+            OTHER,
+        ),
+    ],
+)
+def test_whatever_a_caller_reads_is_known_to_have_been_said(
+    surface: Surface, event: dict[str, Any], expected: Said
+) -> None:
+    chunk = b"data: %s\n\n" % json.dumps(event).encode()
+    for is_first in (True, False):
+        reader = relayed_reader(work_for(surface), is_first=is_first)
+        [piece] = reader.feed(chunk)
+        assert piece == Piece((expected,), chunk if is_first else None)
 
 
 @pytest.mark.parametrize(
