@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 QUEUE_SPANS = 4096
-BATCH_SPANS = 128
+BATCH_SPANS = 64
 """A batch is put into words within a few milliseconds, for which other threads may have to wait."""
 
 EXPORT_INTERVAL_S = 1.0

@@ -57,6 +57,22 @@ def test_the_edges_config_with_the_digests_laid_over_it_is_valid(
     assert principal.token_hash_sha256 == digest
 
 
+@pytest.mark.req("OPS-2", "OPS-3")
+@pytest.mark.parametrize("endpoint", [None, "", "http://collector:4318"])
+def test_traces_are_sent_where_the_environment_names_a_collector(
+    tokens: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str | None
+) -> None:
+    for service in ("edge", *NODES):
+        assert COMPOSE["services"][service]["environment"]["IOP_OTLP_ENDPOINT"] is None
+    monkeypatch.delenv("IOP_OTLP_ENDPOINT", raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv("IOP_OTLP_ENDPOINT", endpoint)
+    tokens.main(["make", *NODES])
+    files = [EDGE_CONFIG, tmp_path / "edge" / "tokens.yaml"]
+    loaded = load(read_sources(files, fingerprint_key=b"k"))
+    assert loaded.config.telemetry.otlp_endpoint == (endpoint or None)
+
+
 @pytest.mark.req("OPS-2", "SEC-1")
 def test_tokens_are_made_once_and_stand_only_with_their_holder(
     tokens: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
