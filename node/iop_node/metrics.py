@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from aiohttp import web
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +21,7 @@ from prometheus_client.registry import Collector
 from iop_node.adapters.base import Responder, RunEvent
 from iop_node.identity import SettingsInvalid
 from iop_node.runtime.router import Attempt
+from iop_node.scrape import answering
 from iop_shared import logs
 from iop_shared.errors import Fault
 
@@ -97,28 +97,22 @@ class NodeMetrics:
             yield
             return
         self._registry.register(_StateCollector(state))
-        application = web.Application(client_max_size=1024)
-        application.router.add_get("/metrics", self._respond)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        try:
-            host, _, port = address.rpartition(":")
+        host, _, port = address.rpartition(":")
+        async with AsyncExitStack() as stack:
             try:
-                await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+                bound = await stack.enter_async_context(
+                    answering(host.strip("[]"), int(port), "/metrics", self._scrape)
+                )
             except OSError as error:
                 reason = error.strerror or type(error).__name__
                 raise SettingsInvalid(
                     f"IOP_NODE_METRICS: {address} cannot be listened on ({reason})"
                 ) from None
-            _log.info("metrics_ready", address=f"{host}:{runner.addresses[0][1]}")
+            _log.info("metrics_ready", address=f"{host}:{bound}")
             yield
-        finally:
-            await runner.cleanup()
 
-    async def _respond(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST}
-        )
+    def _scrape(self) -> tuple[str, bytes]:
+        return CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
 
 class _TimedResponder:
