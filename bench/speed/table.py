@@ -28,7 +28,7 @@ def shown(value: float, unit: Unit = "×") -> str:
     """A figure as people read it; a ratio far below one as the fraction that it is."""
     if unit != "×":
         return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
-    if 0 < value < 0.5:
+    if 0 < value < 0.3:
         return f"1/{1 / value:.3g}"
     return f"{value:.2f}"
 
@@ -84,7 +84,11 @@ def _median(spread: Spread | None) -> str:
 def notes(result: Result) -> list[str]:
     """On what, beside what, and without whom."""
     machine = result.machine
-    rounds = 1 + max((one.round for one in result.samples), default=-1)
+    rounds = max(
+        [1 + one.round for one in result.samples]
+        + [len(found) for found in result.limits.values()],
+        default=0,
+    )
     what = f"Medians of {rounds} interleaved rounds on {machine.cores} cores of {machine.processor}"
     beside = f"Python {machine.python}, load average {machine.load_average:.2f} when it began"
     lines = [f"{what}, {beside}."]
