@@ -143,7 +143,8 @@ def _pem(name: str, path: Path | None) -> bytes | None:
 
 def _unusable(name: str, path: Path | None, error: OSError) -> SettingsInvalid:
     if isinstance(error, ssl.SSLError):
-        why = f"is no usable PEM file ({error.reason or 'it holds no certificate'})"
+        what = error.reason or "it holds no certificate, or its key has a password"
+        why = f"is no usable PEM file ({what})"
     else:
         why = f"cannot be read ({error.strerror})"
     return SettingsInvalid(f"{name}: {str(path)!r} {why}")

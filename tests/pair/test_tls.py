@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -288,4 +289,22 @@ def test_a_node_names_the_variable_whose_file_is_no_certificate(
     if variable == "IOP_NODE_CERT_FILE":
         environment["IOP_NODE_KEY_FILE"] = str(no_pem)
     with pytest.raises(SettingsInvalid, match=f"{variable}.*no.pem.*no usable PEM"):
+        read_settings(environment).credentials()
+
+
+@pytest.mark.req("NODE-1")
+def test_a_node_asks_no_terminal_for_the_password_of_its_key(tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("node.example")
+    certificate, key = tmp_path / "node.crt", tmp_path / "node.key"
+    certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+    plain = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    secret = BestAvailableEncryption(b"password")
+    key.write_bytes(plain.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, secret))
+    environment = {
+        "IOP_EDGE": "edge.example:1",
+        "IOP_NODE_TOKEN": TOKEN,
+        "IOP_NODE_CERT_FILE": str(certificate),
+        "IOP_NODE_KEY_FILE": str(key),
+    }
+    with pytest.raises(SettingsInvalid, match=r"IOP_NODE_KEY_FILE.*its key has a password"):
         read_settings(environment).credentials()
