@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LONG_CHARS = 16_384
+"""Text that is read beside the loop. Reading so much takes up to ten milliseconds."""
+
 
 def unrepaired(options: GateOptions, work: GatedWork) -> Unrepaired | None:
     """Why a run goes past the gate from its start; None where it does not."""
@@ -42,6 +45,10 @@ def unrepaired(options: GateOptions, work: GatedWork) -> Unrepaired | None:
     if work.snapshot_bytes > options.max_ingress_snapshot_bytes:
         return "snapshot_too_large"
     return None
+
+
+def _chars(pieces: Sequence[Piece]) -> int:
+    return sum([len(said.text) for piece in pieces for said in piece.said])
 
 
 class _Source(Generic[T]):
@@ -166,7 +173,12 @@ class GatedRun(Run):
         try:
             if gate.deadline is not None and not await attempt.has_arrived(gate.deadline):
                 return gate.expire(now())
-            effects = gate.take(await source.next(), now())
+            pieces = await source.next()
+            if _chars(pieces) <= LONG_CHARS:
+                effects = gate.take(pieces, now())
+            else:
+                # A long text takes long to read, and all other runs would wait for it.
+                effects = await asyncio.to_thread(gate.take, pieces, now())
         except Fault as fault:
             if self._cut is not None:
                 raise self._cut from None

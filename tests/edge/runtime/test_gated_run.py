@@ -319,6 +319,20 @@ async def test_a_loop_is_caught_before_the_caller_has_read_it_twice_and_the_answ
     assert world.last.run.repaired
 
 
+@pytest.mark.req("GATE-7", "GATE-4")
+async def test_what_comes_in_one_great_piece_is_cut_where_it_begins_to_repeat():
+    told = "It was late. " + "".join(
+        f"House {n} was dark and so was house {n * 7}. " for n in range(9)
+    )
+    world = World([event({"content": told + LOOP * 900}), *END], [*says("At home."), *END])
+    read, fault = await world.ask()
+    assert fault is None
+    text = text_of(read)
+    assert text.startswith(told)
+    assert text.count("check the door") == 1
+    assert text.endswith("At home.")
+
+
 @pytest.mark.req("GATE-2", "CFG-19")
 @pytest.mark.parametrize("budget", [0, 1, 3])
 async def test_as_many_repairs_are_tried_as_the_budget_says_and_then_the_loop_is_told(budget: int):

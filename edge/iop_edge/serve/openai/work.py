@@ -190,7 +190,15 @@ class CallerWork:
 
     @property
     def has_temperature(self) -> bool:
-        return "temperature" in self._members
+        # Anthropic's API takes no temperature beside a thinking that is on, so the one that holds
+        # then is as good as given.
+        return "temperature" in self._members or self._thinking_budget is not None
+
+    @property
+    def _thinking_budget(self) -> int | None:
+        if not self._protocol.has_thinking_budget:
+            return None
+        return continuation.thinking_budget(self._effective())
 
     @property
     def choices(self) -> int:
@@ -262,7 +270,8 @@ class CallerWork:
                 self._effective(),
                 self._protocol.limit_fields,
                 self._protocol.default_limit_field,
-                output_tokens,
+                # Anthropic's API wants a limit above the budget for thinking.
+                max(output_tokens, (self._thinking_budget or 0) + 1),
             )
         return CallerWork(
             self._protocol,

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from iop.runtime_pb2 import ContentPart, RunRequest
 from iop_edge.gate.evidence import Recorded
 from iop_edge.runtime.work import Surface
+from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_edge.serve.dialect.request import Members, whole_number
 
 _encode = msgspec.json.Encoder().encode
@@ -69,6 +70,24 @@ def add_to_run(run: RunRequest, continuation: Continuation) -> None:
             reasoning=recorded.reasoning,
         )
     run.messages.add(role="user", parts=[ContentPart(text=continuation.directive)])
+
+
+class _Thinking(Struct):
+    type: str = ""
+    budget_tokens: int | None = None
+
+
+def thinking_budget(members: Members) -> int | None:
+    """The tokens that Anthropic's `thinking` may take where it is on (0 where it does not say how
+    many); None where it is off, or is malformed and so the upstream's to refuse."""
+    raw = members.get("thinking")
+    if raw is None:
+        return None
+    try:
+        thinking = msgspec.json.decode(raw, type=_Thinking)
+    except NOT_JSON:
+        return None
+    return None if thinking.type == "disabled" else max(0, thinking.budget_tokens or 0)
 
 
 def bounded_limit(

@@ -184,6 +184,25 @@ def test_the_output_is_bounded_by_what_is_left(
 
 
 @pytest.mark.req("GATE-5")
+@pytest.mark.parametrize(
+    ("thinking", "is_on", "limit"),
+    [
+        ({"type": "enabled", "budget_tokens": 1024}, True, 1025),
+        ({"type": "adaptive"}, True, 20),
+        ({"type": "disabled"}, False, 20),
+        ({"type": 3}, False, 20),
+    ],
+)
+def test_beside_a_thinking_that_is_on_no_temperature_is_set_and_its_budget_fits(
+    thinking: dict[str, Any], is_on: bool, limit: int
+) -> None:
+    work = minimal("messages", thinking=thinking, max_tokens=4096)
+    told = body(continued(work, temperature=0.2, output_tokens=20))
+    assert ("temperature" not in told) == is_on
+    assert told["max_tokens"] == limit
+
+
+@pytest.mark.req("GATE-5")
 @pytest.mark.parametrize("surface", SURFACES)
 def test_what_is_appended_is_counted(surface: Surface) -> None:
     work = minimal(surface)
