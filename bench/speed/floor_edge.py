@@ -33,7 +33,7 @@ class Edge:
         self.numbers = count(1)
         self.writer = Writer()
 
-    async def session(self, _: object, context: grpc.aio.ServicerContext) -> None:
+    async def session(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         writing = asyncio.create_task(self.writer.drain_to(context.write))
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
@@ -50,6 +50,7 @@ class Caller(asyncio.Protocol):
         self._edge = edge
         self._parser = httptools.HttpRequestParser(self)
         self._body = b""
+        self._is_stream = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -89,7 +90,9 @@ class Caller(asyncio.Protocol):
 async def _main() -> None:
     edge = Edge()
     server = grpc.aio.server(options=OPTIONS)
-    handler = grpc.stream_stream_rpc_method_handler(edge.session)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+        edge.session
+    )
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})]
     )

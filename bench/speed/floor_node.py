@@ -79,7 +79,9 @@ class Node:
 
     async def session(self, edge: int) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{edge}", options=OPTIONS) as channel:
-            stream = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+            stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(
+                f"/{SERVICE}/{METHOD}"
+            )()
             writing = asyncio.create_task(self.writer.drain_to(stream.write))
             opening: set[asyncio.Task[None]] = set()
             try:

@@ -81,7 +81,7 @@ def nginx() -> Path:
 def _from_pypi(name: str, requirement: str) -> Path:
     def fill(folder: Path) -> None:
         _run([sys.executable, "-m", "venv", "."], folder)
-        pip = [folder / "bin/python", "-m", "pip", "--disable-pip-version-check"]
+        pip: list[str | Path] = [folder / "bin/python", "-m", "pip", "--disable-pip-version-check"]
         _run([*pip, "install", "--quiet", requirement], folder)
 
     return _once(name, requirement, fill) / "bin" / name

@@ -211,8 +211,9 @@ async def run(order: Order) -> Figures:
         is_over = all(caller.ended.done() for caller in callers)
         for caller in callers:
             caller.end()
-    if errors := [error for caller in callers if (error := caller.ended.exception())]:
-        return Figures(error=str(errors[0]))
+    wrong = [caller.ended.exception() for caller in callers]
+    if any(wrong):
+        return Figures(error=str(next(filter(None, wrong))))
     if not course.times or not (is_over or order.slots):
         return Figures(error=f"an answer did not come within {_GIVE_UP_S:g} s")
     whole, first = (sorted(times) for times in zip(*course.times, strict=True))
