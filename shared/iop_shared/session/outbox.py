@@ -29,6 +29,9 @@ BATCH_BYTES = 64 * 1024
 QUANTUM_BYTES = 16 * 1024
 """A lane's turn; also the largest piece, and the largest body that a frame may carry inline."""
 
+SMALL_PIECE_BYTES = 512
+"""Where shorter ones wait by themselves, holding them takes a good deal more than they are."""
+
 FRAME_WEIGHT_BYTES = 64
 """What a frame without a body counts for."""
 
@@ -65,7 +68,7 @@ class _Lane(Generic[Frame]):
 
     def __init__(self, attempt_id: int) -> None:
         self.attempt_id = attempt_id
-        self.waiting: deque[bytes | _End | _Weighted[Frame]] = deque()
+        self.waiting: deque[bytes | bytearray | _End | _Weighted[Frame]] = deque()
         self.is_scheduled = False
 
 
@@ -108,7 +111,9 @@ class Outbox(Generic[Frame]):
     def body(self, attempt_id: int, content: bytes) -> None:
         """Queue body bytes for which credit has been spent."""
         if len(content) <= QUANTUM_BYTES:
-            self._queue(attempt_id, content)
+            is_small = len(content) < SMALL_PIECE_BYTES
+            if not (is_small and self._joins_the_last(attempt_id, content)):
+                self._queue(attempt_id, content)
             return
         for start in range(0, len(content), QUANTUM_BYTES):
             self._queue(attempt_id, content[start : start + QUANTUM_BYTES])
@@ -145,6 +150,19 @@ class Outbox(Generic[Frame]):
                 self._lanes.pop(lane.attempt_id, None)
         return batch
 
+    def _joins_the_last(self, attempt_id: int, content: bytes) -> bool:
+        """Where a piece of body waits last, put this one into it: credit pays for bytes, and a
+        piece of two bytes takes fifty where it waits by itself."""
+        lane = self._lanes.get(attempt_id)
+        last = lane.waiting[-1] if lane is not None and lane.waiting else None
+        if not isinstance(last, bytes | bytearray) or len(last) + len(content) > QUANTUM_BYTES:
+            return False
+        assert lane is not None
+        if isinstance(last, bytes):
+            last = lane.waiting[-1] = bytearray(last)
+        last += content
+        return True
+
     def _queue(self, attempt_id: int, item: bytes | _End | _Weighted[Frame]) -> None:
         lane = self._lanes.get(attempt_id)
         if lane is None:
@@ -158,10 +176,10 @@ class Outbox(Generic[Frame]):
         """Move at least one item, and about a quantum, of a lane into the batch."""
         waiting = lane.waiting
         spent = 0
-        pieces: list[bytes] = []
+        pieces: list[bytes | bytearray] = []
         while waiting and spent < QUANTUM_BYTES:
             item = waiting.popleft()
-            if isinstance(item, bytes):
+            if isinstance(item, bytes | bytearray):
                 pieces.append(item)
                 spent += len(item)
                 continue

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections import defaultdict
 
 import pytest
@@ -145,3 +146,18 @@ def test_large_control_frames_go_one_a_batch_before_all_data() -> None:
     assert outbox.take() == ["second config"]
     assert outbox.take() == [Chunk(1, b"data", False)]
     assert not outbox
+
+
+@pytest.mark.req("NODE-8")
+def test_small_pieces_that_wait_take_about_what_credit_was_paid_for() -> None:
+    outbox: Outbox[str] = Outbox()
+    tracemalloc.start()
+    try:
+        for number in range(32_000):
+            outbox.body(1, number.to_bytes(2, "big"))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * 64_000
+    content = b"".join(item.content for item in drained(outbox) if isinstance(item, Chunk))
+    assert content == b"".join(number.to_bytes(2, "big") for number in range(32_000))
