@@ -1,7 +1,9 @@
-"""The clocks of one upstream call: connect, first byte, idle, total. All monotonic.
+"""The clocks of upstream calls: connect, first byte, idle, total. All monotonic.
 
 They decide when a call has taken too long and which of its phases is to blame. They know no
-socket: whoever talks to one says which phase runs.
+socket: whoever talks to one says which phase runs. Making and cancelling a timer costs more than
+all the rest of a clock, so the calls of one upstream share one: it fires when the first of them
+could be due, and asks.
 """
 
 from __future__ import annotations
@@ -23,52 +25,90 @@ _SAYS = {
 _RESOLUTION_S = 0.001
 
 
+class Alarm:
+    """One timer for all calls that run. Set for the earliest time at which one of them could be
+    due; moving such a time later costs nothing until then."""
+
+    def __init__(self) -> None:
+        self._calls: set[CallClocks] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._set_for = math.inf
+
+    def add(self, call: CallClocks) -> None:
+        self._calls.add(call)
+
+    def remove(self, call: CallClocks) -> None:
+        self._calls.discard(call)
+
+    def set_for(self, due: float) -> None:
+        """Ring at `due`, in the loop's time, or earlier."""
+        if due < self._set_for:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._set_for = due
+            self._timer = asyncio.get_running_loop().call_at(due, self._ring)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._set_for = math.inf
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._set_for = math.inf
+        now = asyncio.get_running_loop().time() + _RESOLUTION_S
+        for call in tuple(self._calls):
+            call.check(now)
+        if self._calls:
+            self.set_for(min(call.due for call in self._calls))
+
+
 class CallClocks:
     """Between `start` and `end`, cancels the task that called `start` when a time has run out.
     `end` turns that cancellation, and no other, into Fault(upstream_*_timeout).
 
     One phase runs at a time, or none while the other side is waited for; the total always runs.
-    Moving a deadline later, as every chunk does, costs one look at the clock: the timer finds
-    out when it fires.
     """
 
     __slots__ = (
-        "_armed_for",
+        "_alarm",
         "_blamed",
         "_cancelling",
         "_code",
-        "_due",
-        "_is_over",
         "_limit_s",
         "_loop",
+        "_phase_due",
         "_spec",
         "_task",
-        "_timer",
         "_total_due",
         "_total_s",
     )
 
-    def __init__(self, spec: UpstreamSpec, deadline_s: float | None = None) -> None:
+    def __init__(self, spec: UpstreamSpec, alarm: Alarm, deadline_s: float | None = None) -> None:
         self._spec = spec
-        self._total_s = min(spec.total_timeout_s, deadline_s or math.inf)
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
-        self._cancelling = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed_for = math.inf
-        self._total_due = math.inf
-        self._due = math.inf
-        self._is_over = False
-        self._code = Code.UPSTREAM_TOTAL_TIMEOUT
-        self._limit_s = self._total_s
+        self._alarm = alarm
+        self._total_s = spec.total_timeout_s
+        if deadline_s and deadline_s < self._total_s:
+            self._total_s = deadline_s
+        self._total_due = self._phase_due = math.inf
         self._blamed: tuple[Code, float] | None = None
 
+    @property
+    def due(self) -> float:
+        """The earliest time at which this call has taken too long, as things stand."""
+        return min(self._phase_due, self._total_due)
+
     def start(self) -> None:
-        """The total runs from now on; a phase has to be begun."""
-        self._task = asyncio.current_task()
-        assert self._task is not None, "a call is made by a task"
-        self._cancelling = self._task.cancelling()
+        """The total runs from now on; no phase does yet."""
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task(self._loop)
+        assert task is not None, "a call is made by a task"
+        self._task: asyncio.Task[object] = task
+        self._cancelling = task.cancelling()
         self._total_due = self._loop.time() + self._total_s
+        self._alarm.add(self)
+        self._alarm.set_for(self._total_due)
 
     def connecting(self) -> None:
         self._run(Code.UPSTREAM_CONNECT_TIMEOUT, self._spec.connect_timeout_s)
@@ -81,54 +121,38 @@ class CallClocks:
 
     def pause(self) -> None:
         """The upstream is not to blame from here on: it is we, or the caller, who is slow."""
-        self._due = math.inf
-        if self._timer is None:
-            self._arm()
+        self._phase_due = math.inf
 
     def stop(self) -> None:
         """Nothing that happens from here on is a timeout: what was asked for is there."""
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.remove(self)
 
     def end(self, error: BaseException | None) -> None:
         """Stop, after a call that ended with `error`.
 
         Raises Fault(upstream_*_timeout) where `error` is the cancellation that came of a clock.
         """
-        self.stop()
-        if self._blamed is None or self._task is None:
+        self._alarm.remove(self)
+        if self._blamed is None:
             return
         is_ours_alone = self._task.uncancel() <= self._cancelling
         if is_ours_alone and isinstance(error, asyncio.CancelledError):
             code, limit_s = self._blamed
             raise Fault(code, _SAYS[code].format(limit_s)) from None
 
-    def _run(self, code: Code, limit_s: float) -> None:
-        self._code = code
-        self._limit_s = limit_s
-        self._due = due = self._loop.time() + limit_s
-        if self._timer is None or due < self._armed_for:
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._is_over:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed_for = min(self._due, self._total_due)
-        self._timer = self._loop.call_at(self._armed_for, self._fire)
-
-    def _fire(self) -> None:
-        now = self._loop.time() + _RESOLUTION_S
-        if now >= self._due:
+    def check(self, now: float) -> None:
+        """Called by the alarm: end the call where its time has run out."""
+        if now >= self._phase_due:
             self._blamed = (self._code, self._limit_s)
         elif now >= self._total_due:
             self._blamed = (Code.UPSTREAM_TOTAL_TIMEOUT, self._total_s)
         else:
-            self._arm()
             return
-        self.stop()
-        assert self._task is not None
+        self._alarm.remove(self)
         self._task.cancel()
+
+    def _run(self, code: Code, limit_s: float) -> None:
+        self._code = code
+        self._limit_s = limit_s
+        self._phase_due = due = self._loop.time() + limit_s
+        self._alarm.set_for(due)

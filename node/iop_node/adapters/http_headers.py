@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 _NEVER_OUT = frozenset(
     {
@@ -40,8 +41,6 @@ _IN = frozenset(
 )
 _IN_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
 
-_DEFAULTS = {"content-type": "application/json", "user-agent": "iop-node"}
-
 _FIELD_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -49,6 +48,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 def is_field_name(name: str) -> bool:
     """Whether HTTP allows this as a header's name."""
     return _FIELD_NAME.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _lowered_field_name(name: str) -> str:
+    """Empty for what is no name. There are few names, and every request has the same."""
+    return name.lower() if is_field_name(name) else ""
 
 
 def is_field_value(value: str) -> bool:
@@ -63,9 +68,13 @@ class OutgoingHeaders:
     def __init__(self, own: Iterable[tuple[str, str]]) -> None:
         # The answer is asked for unencoded, since it is relayed as bytes.
         self._own = (*own, ("Accept-Encoding", "identity"))
-        self._own_names = frozenset(name.lower() for name, _ in self._own)
+        own_names = {name.lower() for name, _ in self._own}
+        self._withheld = _NEVER_OUT | own_names
         self._own_lines = _lines(self._own)
-        self._withheld = _NEVER_OUT | self._own_names
+        self._default_agent = "" if "user-agent" in own_names else "User-Agent: iop-node\r\n"
+        self._default_type = (
+            "" if "content-type" in own_names else "Content-Type: application/json\r\n"
+        )
 
     def of(
         self,
@@ -84,19 +93,19 @@ class OutgoingHeaders:
             if is_field_name(auth_override[0]) and is_field_value(auth_override[1]):
                 own.append(auth_override)
             own_lines = _lines(own)
-        lines = []
-        names = set()
+        lines = ""
+        default_agent = self._default_agent
+        default_type = self._default_type if has_body else ""
         for name, value in passed_on:
-            lowered = name.lower()
-            if lowered not in withheld and is_field_name(name) and is_field_value(value):
-                names.add(lowered)
-                lines.append(f"{name}: {value}\r\n")
-        for name, value in _DEFAULTS.items():
-            if name not in names and name not in self._own_names:
-                if name == "content-type" and not has_body:
-                    continue
-                lines.append(f"{name}: {value}\r\n")
-        return "".join(lines).encode("utf-8", "surrogateescape") + own_lines
+            lowered = _lowered_field_name(name)
+            if lowered and lowered not in withheld and is_field_value(value):
+                lines += f"{name}: {value}\r\n"
+                if lowered == "user-agent":
+                    default_agent = ""
+                elif lowered == "content-type":
+                    default_type = ""
+        lines += default_type + default_agent
+        return lines.encode("utf-8", "surrogateescape") + own_lines
 
 
 def caller_headers(received: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from iop_node.adapters.base import Body, HeaderPairs, Probe
-from iop_node.adapters.clocks import CallClocks
+from iop_node.adapters.clocks import Alarm, CallClocks
 from iop_node.adapters.http1.answer import UpstreamAnswer
 from iop_node.adapters.http1.connection import Connection
 from iop_node.adapters.http1.endpoint import Endpoint
@@ -29,6 +29,7 @@ class UpstreamClient:
     def __init__(self, spec: UpstreamSpec) -> None:
         self.spec = spec
         self._headers = OutgoingHeaders(spec.headers)
+        self._alarm = Alarm()
         self._pool = ConnectionPool(tls=spec.tls, allow_link_local=spec.allow_link_local)
 
     async def start(self) -> None:
@@ -37,6 +38,7 @@ class UpstreamClient:
     async def stop(self) -> None:
         """Close every connection."""
         await self._pool.stop()
+        self._alarm.stop()
 
     def exchange(
         self,
@@ -60,7 +62,7 @@ class UpstreamClient:
         elsewhere; after it, the upstream may have received it (POOL-13).
         """
         fields = self._headers.of(headers, auth_override, has_body=body != b"")
-        clocks = CallClocks(self.spec, deadline_s)
+        clocks = CallClocks(self.spec, self._alarm, deadline_s)
         return Exchange(self._pool, clocks, method, endpoint, fields, body, content_length, started)
 
     async def probe(self) -> Probe:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from iop_node.adapters.clocks import CallClocks
+from iop_node.adapters.clocks import Alarm, CallClocks
 from iop_node.adapters.upstream_spec import UpstreamSpec
 from iop_shared.errors import Code, Fault
 
 
 def clocks(deadline_s: float | None = None, **limits: float) -> CallClocks:
-    return CallClocks(UpstreamSpec(base_url="http://h", **limits), deadline_s)
+    return CallClocks(UpstreamSpec(base_url="http://h", **limits), Alarm(), deadline_s)
 
 
 @contextlib.contextmanager

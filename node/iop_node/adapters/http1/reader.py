@@ -51,7 +51,8 @@ class ResponseReader:
         self._is_in_body = False
         self._is_interim = False
         self._has_progressed = False
-        self._beside_body_bytes = 0
+        self._fed_bytes = 0
+        """Since anything has come of it."""
         self._ends_with_connection = False
         self.is_chunked = False
         self.is_reusable = False
@@ -62,12 +63,13 @@ class ResponseReader:
         self._sink = sink
         self._is_to_head = is_to_head
         self._is_in_body = self._ends_with_connection = False
-        self._beside_body_bytes = 0
+        self._fed_bytes = 0
 
     def feed(self, content: bytes) -> None:
         """Raises Fault(upstream_invalid), unless the response was whole before things went wrong:
         then its connection is not reusable, and that is all."""
         self._has_progressed = False
+        self._fed_bytes += len(content)
         try:
             self._parser.feed_data(content)
         except (HttpParserError, HttpParserUpgrade):
@@ -75,10 +77,8 @@ class ResponseReader:
             if self._sink is not None:
                 raise _invalid() from None
         if self._has_progressed:
-            self._beside_body_bytes = 0
-            return
-        self._beside_body_bytes += len(content)
-        if self._beside_body_bytes > MAX_BESIDE_BODY_BYTES and self._sink is not None:
+            self._fed_bytes = 0
+        elif self._fed_bytes > MAX_BESIDE_BODY_BYTES and self._sink is not None:
             raise _invalid()
 
     def end(self) -> None:
@@ -104,19 +104,21 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
             return  # a trailer
-        if len(self._fields) >= MAX_FIELDS or len(name) + len(value) > MAX_FIELD_BYTES:
-            raise _EnoughRead
         self._fields.append((name.lower(), value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         assert self._sink is not None
         parser = self._parser
         status = parser.get_status_code()
-        self._is_interim = 100 <= status < 200 and status != 101
-        if self._is_interim:
-            return
-        if not 100 <= status < 600:
+        if not 100 <= status < 600 or len(self._fields) > MAX_FIELDS:
             raise _EnoughRead
+        if self._fed_bytes > MAX_FIELD_BYTES:
+            for name, value in self._fields:
+                if len(name) + len(value) > MAX_FIELD_BYTES:
+                    raise _EnoughRead
+        if status < 200 and status != 101:
+            self._is_interim = True
+            return
         has_body = not (self._is_to_head or status in (204, 304))
         self._judge_framing(has_body)
         self._is_in_body = self._has_progressed = True
