@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "runtime.txt"
 
 NODE_NEEDS = (
-    "aiohttp",
     "click",
     "grpcio",
     "httptools",
