@@ -13,7 +13,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-_BACKLOG = 2048
+BACKLOG = 2048
+"""Connections that may wait to be accepted; more at once wait a second and knock again."""
 
 
 class ListenError(Exception):
@@ -75,7 +76,7 @@ def _bind_tcp(family: int, kind: int, protocol: int, place: tuple[object, ...]) 
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(place[0] != "::"))
         listening.setblocking(False)
         listening.bind(place)
-        listening.listen(_BACKLOG)
+        listening.listen(BACKLOG)
     except OSError:
         listening.close()
         raise
@@ -92,7 +93,7 @@ def _bind_unix(address: str, path: Path, mode: int) -> socket.socket:
         _remove_stale_socket(address, path)
         listening.setblocking(False)
         listening.bind(str(path))
-        listening.listen(_BACKLOG)
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         raise ListenError(address, _reason(error)) from None

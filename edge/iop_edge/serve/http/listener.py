@@ -93,6 +93,8 @@ class HttpListener:
             server = await loop.create_server(
                 lambda: Connection(self, loop),
                 sock=each,
+                # The loop listens once more, with a backlog of its own.
+                backlog=addresses.BACKLOG,
                 ssl=context,
                 ssl_handshake_timeout=handshake_s if context else None,
                 ssl_shutdown_timeout=handshake_s if context else None,

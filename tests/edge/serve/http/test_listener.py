@@ -2,13 +2,14 @@ import asyncio
 import socket
 import ssl
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 import trustme
 
 from iop_edge.config.effective import IngressLimits, Tls
-from iop_edge.serve.http.address import ListenError, bind, split_host_port
+from iop_edge.serve.http.address import BACKLOG, ListenError, bind, split_host_port
 from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.request import CallerGoneError, Request
 from tests.edge.serve.rig import RawClient, Rig, echo, post
@@ -65,6 +66,15 @@ async def test_sockets_that_are_bound_already_are_served() -> None:
 
 
 @pytest.mark.req("SEC-2")
+async def test_a_burst_of_callers_may_wait_to_be_accepted() -> None:
+    bound = bind("127.0.0.1:0")
+    async with HttpListener(_ok, bound):
+        # Of a socket that listens, Linux tells in this place how many may wait.
+        info = bound[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+        somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
+        assert int.from_bytes(info[28:32], sys.byteorder) == min(BACKLOG, somaxconn)
+
+
 async def test_a_unix_socket_is_for_its_owner_alone_and_goes_with_the_listener(
     tmp_path: Path,
 ) -> None:
