@@ -14,6 +14,8 @@ from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.request import CallerGoneError, Request
 from tests.edge.serve.rig import RawClient, Rig, echo, post
 
+SOMAXCONN = int(Path("/proc/sys/net/core/somaxconn").read_text())
+
 
 async def test_port_zero_picks_a_port_that_can_be_read(rig: Rig) -> None:
     listener = await rig.listen(echo)
@@ -65,16 +67,15 @@ async def test_sockets_that_are_bound_already_are_served() -> None:
         client.close()
 
 
-@pytest.mark.req("SEC-2")
 async def test_a_burst_of_callers_may_wait_to_be_accepted() -> None:
     bound = bind("127.0.0.1:0")
     async with HttpListener(_ok, bound):
         # Of a socket that listens, Linux tells in this place how many may wait.
         info = bound[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
-        somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
-        assert int.from_bytes(info[28:32], sys.byteorder) == min(BACKLOG, somaxconn)
+        assert int.from_bytes(info[28:32], sys.byteorder) == min(BACKLOG, SOMAXCONN)
 
 
+@pytest.mark.req("SEC-2")
 async def test_a_unix_socket_is_for_its_owner_alone_and_goes_with_the_listener(
     tmp_path: Path,
 ) -> None:
