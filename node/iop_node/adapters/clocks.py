@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+from iop_node.adapters.interrupt import Interrupt
 from iop_node.adapters.upstream_spec import UpstreamSpec
 from iop_shared.errors import Code, Fault
 
@@ -64,7 +65,7 @@ class Alarm:
             self.set_for(min(call.due for call in self._calls))
 
 
-class CallClocks:
+class CallClocks(Interrupt):
     """Between `start` and `end`, cancels the task that called `start` when a time has run out.
     `end` turns that cancellation, and no other, into Fault(upstream_*_timeout).
 
@@ -74,13 +75,11 @@ class CallClocks:
     __slots__ = (
         "_alarm",
         "_blamed",
-        "_cancelling",
         "_code",
         "_limit_s",
         "_loop",
         "_phase_due",
         "_spec",
-        "_task",
         "_total_due",
         "_total_s",
     )
@@ -92,7 +91,7 @@ class CallClocks:
         if deadline_s and deadline_s < self._total_s:
             self._total_s = deadline_s
         self._total_due = self._phase_due = math.inf
-        self._blamed: tuple[Code, float] | None = None
+        self._blamed = (Code.UPSTREAM_TOTAL_TIMEOUT, self._total_s)
 
     @property
     def due(self) -> float:
@@ -101,11 +100,8 @@ class CallClocks:
 
     def start(self) -> None:
         """The total runs from now on; no phase does yet."""
+        self.arm()
         self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task(self._loop)
-        assert task is not None, "a call is made by a task"
-        self._task: asyncio.Task[object] = task
-        self._cancelling = task.cancelling()
         self._total_due = self._loop.time() + self._total_s
         self._alarm.add(self)
         self._alarm.set_for(self._total_due)
@@ -133,10 +129,7 @@ class CallClocks:
         Raises Fault(upstream_*_timeout) where `error` is the cancellation that came of a clock.
         """
         self._alarm.remove(self)
-        if self._blamed is None:
-            return
-        is_ours_alone = self._task.uncancel() <= self._cancelling
-        if is_ours_alone and isinstance(error, asyncio.CancelledError):
+        if self.accounts_for(error):
             code, limit_s = self._blamed
             raise Fault(code, _SAYS[code].format(limit_s)) from None
 
@@ -144,12 +137,10 @@ class CallClocks:
         """Called by the alarm: end the call where its time has run out."""
         if now >= self._phase_due:
             self._blamed = (self._code, self._limit_s)
-        elif now >= self._total_due:
-            self._blamed = (Code.UPSTREAM_TOTAL_TIMEOUT, self._total_s)
-        else:
+        elif now < self._total_due:
             return
         self._alarm.remove(self)
-        self._task.cancel()
+        self.make()
 
     def _run(self, code: Code, limit_s: float) -> None:
         self._code = code

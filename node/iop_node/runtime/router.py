@@ -7,13 +7,14 @@ ended runs and events. It never builds a registry and never knows a frame.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import NamedTuple, Self
 
 from msgspec import Struct
 
 from iop_node.adapters.base import Adapter, Responder, RunCall, TunnelCall
+from iop_node.adapters.interrupt import Interrupt
 from iop_node.core.generations import (
     Abandoned,
     DeadlineReached,
@@ -99,7 +100,7 @@ class Router:
     ) -> None:
         self._observe = observe
         self._generations: Generations[AdapterRegistry] = Generations()
-        self._scopes: dict[RegistryLease[AdapterRegistry], asyncio.Timeout] = {}
+        self._runs: dict[RegistryLease[AdapterRegistry], RunLease] = {}
         self._stops: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -154,35 +155,9 @@ class Router:
 
     # --- running ---------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[AdapterRegistry]:
-        """The current registry, for as long as one run needs it. Taken once, when it starts.
-
-        Raises Fault(no_provider) before the first registry, and Fault(drain_deadline) into a body
-        that outlasts the deadline of its registry.
-        """
-        try:
-            lease = self._generations.take()
-        except LookupError:
-            raise Fault(Code.NO_PROVIDER, "the node has no configuration yet") from None
-        self._idle.clear()
-        scope = asyncio.timeout(None)
-        try:
-            async with scope:
-                self._scopes[lease] = scope
-                yield lease.token
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise Fault(
-                Code.DRAIN_DEADLINE,
-                "the run outlasted the time that a replaced configuration may drain",
-            ) from None
-        finally:
-            del self._scopes[lease]
-            self._enact(self._generations.give_back(lease))
-            if not self._scopes:
-                self._idle.set()
+    def lease(self) -> RunLease:
+        """The current registry, for as long as one run needs it. Used as `with`."""
+        return RunLease(self)
 
     async def execute(self, attempt: Attempt, out: Responder) -> None:
         """Run one attempt to its end; returns when the upstream's answer is complete.
@@ -193,7 +168,7 @@ class Router:
         work = attempt.work
         await self.slots.take(attempt.provider_id, attempt.generation)
         try:
-            async with self.lease() as registry:
+            with self.lease() as registry:
                 await self._call(registry.adapter(work.adapter), work, out)
         finally:
             self.slots.give_back(attempt.provider_id)
@@ -221,6 +196,25 @@ class Router:
             draining=self._generations.draining(self._now()),
             health=self._health.readings(),
         )
+
+    # --- leases ----------------------------------------------------------------------------
+
+    def begin(self, run: RunLease) -> RegistryLease[AdapterRegistry]:
+        """Called by a lease. Raises Fault(no_provider) before the first registry."""
+        try:
+            lease = self._generations.take()
+        except LookupError:
+            raise Fault(Code.NO_PROVIDER, "the node has no configuration yet") from None
+        self._idle.clear()
+        self._runs[lease] = run
+        return lease
+
+    def end(self, lease: RegistryLease[AdapterRegistry]) -> None:
+        """Called by a lease."""
+        del self._runs[lease]
+        self._enact(self._generations.give_back(lease))
+        if not self._runs:
+            self._idle.set()
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -252,7 +246,7 @@ class Router:
                 case DeadlineReached(generation, leases):
                     self._tell(RegistryDrainDeadline(generation, len(leases)))
                     for lease in leases:
-                        self._scopes[lease].reschedule(self._now())
+                        self._runs[lease].make()
 
     def _stop_soon(self, generation: int | None, adapters: tuple[Adapter, ...]) -> None:
         task = asyncio.get_running_loop().create_task(self._stop(generation, adapters))
@@ -291,3 +285,34 @@ class Router:
             self._observe(event)
         except Exception:
             _log.exception("router_observer_failed")
+
+
+class RunLease(Interrupt):
+    """One run's hold on the registry that serves when the block is entered.
+
+    Entering raises Fault(no_provider) before the first registry. A block that outlasts the
+    deadline of its registry is cancelled, and leaving it raises Fault(drain_deadline).
+    """
+
+    __slots__ = ("_lease", "_router")
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def __enter__(self) -> AdapterRegistry:
+        self._lease = self._router.begin(self)
+        self.arm()
+        return self._lease.token
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._router.end(self._lease)
+        if self.accounts_for(error):
+            raise Fault(
+                Code.DRAIN_DEADLINE,
+                "the run outlasted the time that a replaced configuration may drain",
+            ) from None
