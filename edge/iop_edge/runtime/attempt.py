@@ -16,6 +16,8 @@ from iop.runtime_pb2 import ResponseHead, RunEvent
 from iop_shared.errors import Fault
 from iop_shared.session.flow import ReceiveWindow, SendWindow
 
+_SMALL_CHUNK_BYTES = 4_096
+
 
 class AttemptLink(Protocol):
     """What an attempt needs of the session that carries it."""
@@ -63,7 +65,7 @@ class Attempt:
         self._send_window = send_window
         self._body_left = memoryview(b"")
         self._head: ResponseHead | None = None
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[bytes | bytearray] = deque()
         self._events: deque[tuple[RunEvent, int]] = deque()
         self._ended = False
         self._is_cancelled = False
@@ -115,8 +117,10 @@ class Attempt:
                 self._raise_if_faulty()
                 return None
             await self._arrival()
-        content = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
+        chunks = self._chunks
+        first = chunks[0]
+        content = first if len(chunks) == 1 and type(first) is bytes else b"".join(chunks)
+        chunks.clear()
         self._consumed(len(content))
         return content
 
@@ -178,8 +182,18 @@ class Attempt:
     def on_chunk(self, content: bytes) -> None:
         """Raises FlowViolation where the node sends more than it has credit for."""
         self._receive_window.received(len(content))
-        if content:
-            self._chunks.append(content)
+        if not content:
+            return
+        chunks = self._chunks
+        if chunks and len(chunks[-1]) < _SMALL_CHUNK_BYTES:
+            # Pieces that nobody takes grow together: by itself, each would cost more than its
+            # credit (NODE-8).
+            last = chunks[-1]
+            if not isinstance(last, bytearray):
+                last = chunks[-1] = bytearray(last)
+            last += content
+        else:
+            chunks.append(content)
             self._wake()
 
     def on_event(self, event: RunEvent, cost: int) -> None:

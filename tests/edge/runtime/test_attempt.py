@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -45,6 +46,32 @@ async def test_what_ends_before_the_deadline_is_no_waiting():
     one.on_end(None)
     assert await waiting
     assert await one.has_arrived(None)
+
+
+class Received:
+    size = 0
+
+    def received(self, size: int) -> None:
+        self.size += size
+
+    def consumed(self, size: int) -> int:
+        self.size -= size
+        return 0
+
+
+@pytest.mark.req("NODE-8")
+async def test_small_pieces_that_nobody_takes_hold_little_more_than_their_bytes():
+    one, window = attempt(), Received()
+    one._receive_window = cast(Any, window)
+    sent = [bytes([number % 256]) for number in range(20_000)]
+    for content in sent:
+        one.on_chunk(content)
+    held = sum(sys.getsizeof(chunk) for chunk in one._chunks)
+    assert held < 2 * len(sent)
+    assert await one.next_chunk() == b"".join(sent)
+    assert window.size == 0
+    one.on_chunk(b"alone")
+    assert type(await one.next_chunk()) is bytes
 
 
 class Closed:

@@ -150,7 +150,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
+        # Without a password, an encrypted key would be asked for on the terminal.
+        context.load_cert_chain(tls.cert_file, tls.key_file, password="")
     except (OSError, ssl.SSLError) as error:
         what = f"{tls.cert_file} with key {tls.key_file}"
         raise ListenError(what, f"the certificate cannot be loaded ({_why(error)})") from None

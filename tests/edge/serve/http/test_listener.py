@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from iop_edge.config.effective import IngressLimits, Tls
 from iop_edge.serve.http.address import BACKLOG, ListenError, bind, split_host_port
@@ -139,6 +140,22 @@ async def test_a_certificate_that_cannot_be_loaded_is_named(tmp_path: Path) -> N
     listener = HttpListener(_ok, "127.0.0.1:0", tls=Tls(cert_file=missing, key_file=missing))
     with pytest.raises(ListenError, match=r"none\.pem"):
         await listener.start()
+
+
+async def test_an_encrypted_key_is_refused_and_asks_nobody(tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("edge.example.org")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    cert_file, key_file = tmp_path / "edge.crt", tmp_path / "edge.key"
+    issued.cert_chain_pems[0].write_to_path(cert_file)
+    key_file.write_bytes(encrypted)
+    tls = Tls(cert_file=str(cert_file), key_file=str(key_file))
+    with pytest.raises(ListenError, match=r"edge\.key"):
+        await HttpListener(_ok, "127.0.0.1:0", tls=tls).start()
 
 
 async def test_small_packets_are_sent_without_delay(rig: Rig) -> None:
