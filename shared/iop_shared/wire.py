@@ -52,7 +52,10 @@ def node_batch(session_epoch: int, items: Iterable[NodeFrame | Chunk]) -> NodeBa
     for item in items:
         if isinstance(item, Chunk):
             chunk = frames.add().response_chunk
-            chunk.attempt_id, chunk.content, chunk.last = item
+            chunk.attempt_id = item.attempt_id
+            chunk.content = item.content
+            if item.is_last:
+                chunk.last = True
         else:
             frames.append(item)
     return batch
@@ -65,7 +68,10 @@ def edge_batch(session_epoch: int, items: Iterable[EdgeFrame | Chunk]) -> EdgeBa
     for item in items:
         if isinstance(item, Chunk):
             chunk = frames.add().request_chunk
-            chunk.attempt_id, chunk.content, chunk.last = item
+            chunk.attempt_id = item.attempt_id
+            chunk.content = item.content
+            if item.is_last:
+                chunk.last = True
         else:
             frames.append(item)
     return batch

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
-from iop.runtime_pb2 import Header, NodeFrame, ResponseHead, RunEvent, UpstreamStarted
+from iop.runtime_pb2 import NodeFrame, RunEvent
 from iop_node.adapters.base import (
     Finish,
     ReasoningDelta,
@@ -102,18 +102,19 @@ class AttemptResponder:
 
     def started(self) -> None:
         self.has_started = True
-        self._link.send_frame(
-            self._attempt_id,
-            NodeFrame(upstream_started=UpstreamStarted(attempt_id=self._attempt_id)),
-        )
+        frame = NodeFrame()
+        frame.upstream_started.attempt_id = self._attempt_id
+        self._link.send_frame(self._attempt_id, frame)
 
     def head(self, status: int, headers: list[tuple[str, str]]) -> None:
-        head = ResponseHead(
-            attempt_id=self._attempt_id,
-            status=status,
-            headers=[Header(name=name, value=value) for name, value in headers],
-        )
-        self._link.send_frame(self._attempt_id, NodeFrame(response_head=head))
+        # Filled in its place, a frame costs half of what one made of parts does.
+        frame = NodeFrame()
+        head = frame.response_head
+        head.attempt_id = self._attempt_id
+        head.status = status
+        for name, value in headers:
+            head.headers.add(name=name, value=value)
+        self._link.send_frame(self._attempt_id, frame)
 
     async def chunk(self, content: bytes) -> None:
         while content:

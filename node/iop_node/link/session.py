@@ -210,7 +210,9 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         self._outbox.drop(attempt_id)
 
     async def _run(self, opening: AttemptOpen, running: _Running) -> None:
-        end = AttemptEnd(attempt_id=opening.attempt_id)
+        frame = NodeFrame()
+        end = frame.attempt_end
+        end.attempt_id = opening.attempt_id
         body = running.body if running.body is not None else opening.tunnel.body
         try:
             if self._is_leaving:
@@ -223,7 +225,7 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
             _log.exception("attempt_failed", run_id=opening.run_id, attempt=opening.attempt)
             _set_fault(end, Fault(Code.INTERNAL, "the node failed to run this attempt"), running)
         if self._running.get(opening.attempt_id) is running:
-            self.send_frame(opening.attempt_id, NodeFrame(attempt_end=end))
+            self.send_frame(opening.attempt_id, frame)
 
     def _ended(self, attempt_id: int, running: _Running) -> None:
         if running.body is not None:
