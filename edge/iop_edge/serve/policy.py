@@ -131,20 +131,22 @@ def apply_generation_policy(
     lowered to what the context window leaves beside `input_tokens`, but not below the floor. A
     model without a group (a route, the fallback) has no policy. Raises Fault(invalid_value).
     """
-    asked = asked_tokens(protocol, members)
     changes: dict[str, bytes] = {}
-    effective = asked
-    if group is not None and protocol.limit_fields:
-        floor = group.min_max_tokens or 0
-        for name in protocol.limit_fields:
-            limit = whole_number(members, name)
-            if limit is not None and limit < floor:
-                changes[name] = b"%d" % floor
-        if asked is not None:
-            effective = max(asked, floor)
-        elif group.default_max_tokens is not None:
-            effective = fitted_limit(group.default_max_tokens, group, input_tokens)
-            changes[protocol.default_limit_field] = b"%d" % effective
+    effective: int | None = None
+    floor = 0 if group is None else group.min_max_tokens or 0
+    for name in protocol.limit_fields:
+        limit = whole_number(members, name)
+        if limit is None:
+            continue
+        if limit < floor:
+            limit = floor
+            changes[name] = b"%d" % floor
+        if effective is None:
+            effective = limit
+    default = None if group is None else group.default_max_tokens
+    if effective is None and protocol.limit_fields and group is not None and default is not None:
+        effective = fitted_limit(default, group, input_tokens)
+        changes[protocol.default_limit_field] = b"%d" % effective
     if effective is None and protocol.requires_limit:
         raise Fault(
             Code.INVALID_VALUE,

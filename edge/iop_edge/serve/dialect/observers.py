@@ -7,10 +7,10 @@ is taken as it is: a zero is a zero, and what is no number is no report.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from iop_edge.runtime.work import ReportedUsage
 from iop_edge.serve.dialect.generated import GeneratedText
@@ -18,6 +18,7 @@ from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_shared.errors import Code, Fault
 
 _MAX_TOKENS = 2**53
+_Count = Annotated[int, Meta(ge=0, le=_MAX_TOKENS)]
 _NOTHING = Raw()
 
 
@@ -82,7 +83,18 @@ class _Chunk(_Head, gc=False):
     choices: list[_Choice] | None = None
 
 
+class _Counts(Struct, gc=False):
+    """A report in the form in which nearly all servers send it."""
+
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+
+
 class _Usage(Struct, gc=False):
+    """The same in any form: a part that is no number is no report, and the others are."""
+
     prompt_tokens: Raw = _NOTHING
     completion_tokens: Raw = _NOTHING
     input_tokens: Raw = _NOTHING
@@ -117,8 +129,9 @@ _chunk = msgspec.json.Decoder(_Chunk).decode
 _responses_event = msgspec.json.Decoder(_ResponsesEvent).decode
 _messages_event = msgspec.json.Decoder(_MessagesEvent).decode
 _messages_delta = msgspec.json.Decoder(_MessagesDelta).decode
+_counts = msgspec.json.Decoder(_Counts).decode
 _usage = msgspec.json.Decoder(_Usage).decode
-_count = msgspec.json.Decoder(int).decode
+_count = msgspec.json.Decoder(_Count).decode
 _text = msgspec.json.Decoder(str).decode
 _any = msgspec.json.Decoder().decode
 
@@ -309,28 +322,43 @@ def with_usage(known: ReportedUsage, raw: Raw) -> ReportedUsage:
     """What is known after one more report, which stands over earlier ones and adds nothing up."""
     if not _is_given(raw):
         return known
-    try:
-        found = _usage(raw)
-    except NOT_JSON:
-        return known
-    counted = _tokens(found.input_tokens, found.prompt_tokens)
-    produced = _tokens(found.output_tokens, found.completion_tokens)
+    counted, produced = _reported(raw)
     return ReportedUsage(
         input_tokens=known.input_tokens if counted is None else counted,
         output_tokens=known.output_tokens if produced is None else produced,
     )
 
 
+def _reported(raw: Raw) -> tuple[int | None, int | None]:
+    """Tokens of input and of output."""
+    try:
+        counts = _counts(raw)
+    except NOT_JSON:
+        return _reported_in_parts(raw)
+    counted, produced = counts.input_tokens, counts.output_tokens
+    return (
+        counts.prompt_tokens if counted is None else counted,
+        counts.completion_tokens if produced is None else produced,
+    )
+
+
+def _reported_in_parts(raw: Raw) -> tuple[int | None, int | None]:
+    try:
+        found = _usage(raw)
+    except NOT_JSON:
+        return None, None
+    return (
+        _tokens(found.input_tokens, found.prompt_tokens),
+        _tokens(found.output_tokens, found.completion_tokens),
+    )
+
+
 def _tokens(*reports: Raw) -> int | None:
     for raw in reports:
-        if not _is_given(raw):
-            continue
         try:
-            number = _count(raw)
+            return _count(raw)
         except NOT_JSON:
             continue
-        if 0 <= number <= _MAX_TOKENS:
-            return number
     return None
 
 

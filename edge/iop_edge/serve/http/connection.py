@@ -71,6 +71,15 @@ class _RefusedError(Exception):
 class Connection(asyncio.Protocol):
     """A connection within `IngressLimits`. One request at a time; pipelined ones wait."""
 
+    __slots__ = (
+        "_body_bytes", "_body_bytes_at_check", "_chunk_bytes", "_deadline", "_has_last",
+        "_has_progressed", "_incoming", "_is_lost", "_is_receiving", "_is_refused", "_limits",
+        "_loop", "_next", "_owner", "_pairs", "_parser", "_raw_head_bytes", "_receive_timeout_s",
+        "_refusal", "_requests", "_task", "_transport", "_unsent_bytes", "_url", "_wants_continue",
+        "_writable", "_write_timeout_s", "_write_timer", "is_read_paused", "is_write_paused",
+        "write",
+    )  # fmt: skip
+
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
