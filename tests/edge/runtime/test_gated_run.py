@@ -489,6 +489,29 @@ async def test_a_model_that_is_removed_meanwhile_ends_with_the_loss_that_a_repai
     assert [one.refusal for one in world.last.gate.recoveries] == ["no_provider"]
 
 
+@pytest.mark.req("POOL-6", "OPS-3", "GATE-7")
+async def test_a_drain_cuts_a_run_whose_repair_waits_for_a_slot():
+    is_cut = asyncio.Event()
+    world = World([*says("some words"), is_cut, LOST], providers="a")
+    asking = asyncio.ensure_future(world.ask())
+    while text_of(world.read) != "some words":
+        await asyncio.sleep(0)
+    other = asyncio.ensure_future(world.dispatcher.acquire(RunId("run_2"), demand()))
+    while world.dispatcher.queue_status().pending != 1:
+        await asyncio.sleep(0)
+    is_cut.set()
+    lease = (await other).lease
+    while world.dispatcher.queue_status().pending != 1:
+        await asyncio.sleep(0)
+    assert await world.service.drained(0) == 1
+    world.dispatcher.release(lease)
+    read, fault = await asking
+    assert text_of(read) == "some words"
+    assert fault is not None
+    assert fault.code is Code.DRAIN_DEADLINE
+    assert world.last.run.attempts == 1
+
+
 @pytest.mark.req("OAI-7", "GATE-7")
 @pytest.mark.parametrize("first", [[event({"role": "assistant"}), LOST], [*says("words"), LOST]])
 async def test_a_later_attempt_that_says_nothing_at_all_is_no_clean_end(first: list[Step]):
