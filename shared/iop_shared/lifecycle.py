@@ -12,6 +12,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from iop_shared import early_signals
+
 EXIT_SECOND_SIGNAL = 7
 
 
@@ -21,7 +23,8 @@ def stop_signals(
 ) -> Iterator[None]:
     """Within the block, route signals of this process: drain, end at once, and SIGHUP.
 
-    Must be entered inside a running loop, in the main thread. `ask_to_drain` is called once.
+    Must be entered inside a running loop, in the main thread. `ask_to_drain` is called once. What
+    `early_signals` has held back until now is taken too.
     """
     loop = asyncio.get_running_loop()
     asked = False
@@ -42,6 +45,7 @@ def stop_signals(
         handlers[signal.SIGHUP] = on_hangup
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
+    early_signals.deliver(handlers)
     try:
         yield
     finally:

@@ -135,6 +135,36 @@ async def test_a_second_signal_ends_a_draining_process_at_once_with_7(
         assert await asyncio.to_thread(process.wait, 5) == 7
 
 
+@pytest.mark.req("OPS-3", "OPS-2")
+@pytest.mark.parametrize("command", [("iop-edge", "serve"), ("iop-node", "run")], ids=" ".join)
+async def test_a_signal_that_comes_while_a_process_still_loads_ends_it_with_0(
+    tmp_path: Path, command: tuple[str, str]
+) -> None:
+    with running_site(tmp_path) as site:
+        write(site, {"edge": {"id": "e1"}, **site.listeners()})
+        program, verb = command
+        given = {"IOP_EDGE_CONFIG": str(site.config)}
+        given |= {"IOP_EDGE": f"127.0.0.1:{site.ports.grpc}", "IOP_NODE_TOKEN": "t" * 40}
+        process = site.group.start("early", [BIN / program, verb], given)
+        await _until_held(process.pid)
+        assert process.log.read_text() == ""
+        process.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 20) == 0
+
+
+async def _until_held(pid: int) -> None:
+    """SIGTERM would wait for this process."""
+    async with asyncio.timeout(20):
+        while not _holds_sigterm(pid):
+            await asyncio.sleep(0.002)  # offered for what the system shows
+
+
+def _holds_sigterm(pid: int) -> bool:
+    shown = Path(f"/proc/{pid}/status").read_text()
+    [blocked] = re.findall(r"^SigBlk:\s*(\w+)$", shown, re.MULTILINE)
+    return bool(int(blocked, 16) & (1 << (signal.SIGTERM - 1)))
+
+
 @pytest.mark.req("CFG-21")
 @pytest.mark.parametrize("section", ["server", "openai", "admin", "metrics", "bootstrap"])
 def test_an_edge_whose_port_is_taken_exits_1_and_names_it(tmp_path: Path, section: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from io import TextIOWrapper
 
 import click
+
+from iop_shared import early_signals
 
 COMMANDS = {
     "serve": "iop_edge.cli.serve:serve",
@@ -31,6 +34,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
+        if cmd_name == "serve":
+            # Before its module is loaded, which takes time, and until it is done.
+            ctx.with_resource(early_signals.held(signal.SIGTERM, signal.SIGHUP))
         module, _, attribute = self._lazy[cmd_name].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)

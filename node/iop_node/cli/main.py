@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 import click
+
+from iop_shared import early_signals
 
 EXIT_SETTINGS = 2
 
@@ -36,6 +39,12 @@ def run() -> None:
     Exit status: 0 after a drain, 2 a variable is missing or wrong, 6 the edge does not know the
     token, 7 a second signal ended it.
     """
+    # Before anything that takes time to load.
+    with early_signals.held(signal.SIGTERM):
+        sys.exit(_run())
+
+
+def _run() -> int:
     # The library's own lines on every failed handshake say less than ours, in another format.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -49,11 +58,10 @@ def run() -> None:
     try:
         settings = read_settings(os.environ)
         logs.configure(settings.log_level, settings.log_format)
-        status = uvloop.run(app.run(settings))
+        return uvloop.run(app.run(settings))
     except SettingsInvalid as error:
         click.echo(f"iop-node: {error}", err=True)
-        sys.exit(EXIT_SETTINGS)
-    sys.exit(status)
+        return EXIT_SETTINGS
 
 
 @main.command()
