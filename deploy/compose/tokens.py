@@ -19,6 +19,7 @@ from iop_edge.cli.token import Kind, digest_of, new_token
 ROOT = Path("/tokens")
 HOLDER_GID = 65532
 NOBODY_ELSE = 0
+SHORTEST = 32
 
 USAGE = """\
 Ready to be asked, as soon as the nodes have joined:
@@ -39,17 +40,30 @@ def main(arguments: list[str]) -> None:
             _write(ROOT / "edge" / "tokens.yaml", _config(digests, caller), HOLDER_GID)
             print(USAGE.format(port=os.environ.get("IOP_OPENAI_PORT", "8080")), end="")
         case ["caller"]:
-            print((ROOT / "caller" / "token").read_text(encoding="ascii"))
+            print(_held(ROOT / "caller" / "token") or sys.exit("no token yet: `docker compose up`"))
         case _:
             sys.exit(f"usage:\n{__doc__}")
 
 
 def _digest(folder: Path, kind: Kind, gid: int) -> str:
-    """The digest of the token in this folder, which is made where it is not there yet."""
+    """The digest of the token in this folder, which is made where there is none yet."""
     file = folder / "token"
-    if not file.exists():
-        _write(file, new_token(kind), gid)
-    return digest_of(file.read_text(encoding="ascii"))
+    token = _held(file)
+    if token is None:
+        token = new_token(kind)
+        _write(file, token, gid)
+    return digest_of(token)
+
+
+def _held(file: Path) -> str | None:
+    """The token in this file. None where there is no file, or none in it: a machine that lost its
+    power may leave an empty one, and then a token that every caller has would open the edge."""
+    try:
+        token = file.read_text(encoding="ascii")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    is_whole = len(token) >= SHORTEST and token.isprintable() and " " not in token
+    return token if is_whole else None
 
 
 def _write(file: Path, text: str, gid: int) -> None:
@@ -61,6 +75,8 @@ def _write(file: Path, text: str, gid: int) -> None:
         os.fchown(descriptor, 0, gid)
         os.fchmod(descriptor, 0o440)
         stream.write(text)
+        stream.flush()
+        os.fsync(descriptor)
     new.replace(file)
 
 

@@ -92,6 +92,31 @@ def test_tokens_are_made_once_and_stand_only_with_their_holder(
     assert capsys.readouterr().out.strip() == made["caller"]
 
 
+@pytest.mark.req("OPS-2", "SEC-1")
+@pytest.mark.parametrize("left", ["", "\n", "\0" * 84, "iop_caller_0"], ids=repr)
+def test_what_an_older_start_left_is_no_token_unless_it_is_whole(
+    tokens: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str
+) -> None:
+    tokens.main(["make", *NODES])
+    whole = token(tmp_path, "node-b")
+    for holder in ("caller", "node-a"):
+        (tmp_path / holder / "token").unlink()
+        (tmp_path / holder / "token").write_text(left)
+    tokens.main(["make", *NODES])
+    capsys.readouterr()
+    assert len({token(tmp_path, holder) for holder in ("caller", *NODES)} - {left}) == 3
+    assert token(tmp_path, "node-b") == whole
+    laid_over = (tmp_path / "edge" / "tokens.yaml").read_text()
+    assert hashlib.sha256(left.encode()).hexdigest() not in laid_over
+    assert hashlib.sha256(token(tmp_path, "caller").encode()).hexdigest() in laid_over
+
+
+@pytest.mark.req("OPS-2")
+def test_whoever_asks_for_a_token_before_the_first_start_is_told_so(tokens: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="docker compose up"):
+        tokens.main(["caller"])
+
+
 @pytest.mark.req("OPS-2")
 def test_every_service_is_hardened_and_limited() -> None:
     for name, service in COMPOSE["services"].items():
