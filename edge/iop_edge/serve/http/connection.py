@@ -14,6 +14,7 @@ state, and each bound looks at it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -24,8 +25,10 @@ import httptools
 from iop_edge.config.effective import IngressLimits
 from iop_edge.serve.http.deadline import Deadline
 from iop_edge.serve.http.errors import FaultRenderer
+from iop_edge.serve.http.head import ByteHeaders
 from iop_edge.serve.http.refusal import UnknownCodingError, refusal_bytes
 from iop_edge.serve.http.request import Handler, Request
+from iop_edge.serve.http.untaken import untaken_bytes
 from iop_shared.errors import Code, Fault
 
 KEEP_ALIVE_S = 75.0
@@ -43,6 +46,10 @@ MAX_UNASKED_BYTES = 65_536
 MAX_PIPELINED = 4
 """So many requests that wait for the one before them are taken in; then reading stops."""
 
+MAX_PIPELINED_AT_ONCE = 100
+"""No connection holds more requests, even of those that came in one piece: this one is its last."""
+
+_AUTHORITY = re.compile(rb"[^/?@]+(?=[/?]|$)")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -72,12 +79,12 @@ class Connection(asyncio.Protocol):
     """A connection within `IngressLimits`. One request at a time; pipelined ones wait."""
 
     __slots__ = (
-        "_body_bytes", "_body_bytes_at_check", "_chunk_bytes", "_deadline", "_has_last",
-        "_has_progressed", "_incoming", "_is_lost", "_is_receiving", "_is_refused", "_limits",
-        "_loop", "_next", "_owner", "_pairs", "_parser", "_raw_head_bytes", "_receive_timeout_s",
-        "_refusal", "_requests", "_task", "_transport", "_unsent_bytes", "_url", "_wants_continue",
-        "_writable", "_write_timeout_s", "_write_timer", "is_read_paused", "is_write_paused",
-        "write",
+        "_body_bytes", "_body_bytes_at_check", "_chunk_bytes", "_deadline", "_has_completed",
+        "_has_last", "_has_progressed", "_has_surplus", "_incoming", "_is_head_uncounted",
+        "_is_lost", "_is_receiving", "_is_refused", "_limits", "_loop", "_next", "_owner",
+        "_pairs", "_parser", "_raw_head_bytes", "_receive_timeout_s", "_refusal", "_requests",
+        "_task", "_transport", "_untaken_bytes", "_url", "_wants_continue", "_writable",
+        "_write_timeout_s", "_write_timer", "is_read_paused", "is_write_paused", "write",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
@@ -97,13 +104,18 @@ class Connection(asyncio.Protocol):
         self._is_receiving = False
         self._incoming: Request | None = None
         self._raw_head_bytes = 0
+        self._is_head_uncounted = False
+        """It began behind another request in one piece, so part of it is in no number."""
         self._chunk_bytes = 0
         self._has_progressed = False
+        self._has_completed = False
         self._body_bytes = 0
         self._body_bytes_at_check = 0
         self._wants_continue = False
         self._has_last = False
-        """No further request is taken: the caller has said that the last one is the last."""
+        """No further request is taken: the last one is the last, as the caller said or is told."""
+        self._has_surplus = False
+        """The caller has sent more than that all the same."""
 
         # What is being answered: the first of these, by the task.
         self._requests: deque[Request] = deque()
@@ -117,13 +129,17 @@ class Connection(asyncio.Protocol):
         self.is_write_paused = False
         self._writable: asyncio.Future[None] | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._unsent_bytes = 0
+        self._untaken_bytes = (0, 0)
 
     # --- connection -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
         self._transport = transport
         self.write = transport.write
+        if self._owner.is_stopping:
+            # It was accepted before, and may have shaken hands since.
+            transport.abort()
+            return
         if len(self._owner.connections) >= self._limits.max_connections:
             self._refuse_connection()
             return
@@ -178,26 +194,27 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused or self._has_last:
+            self._has_surplus = True
             return
         was_in_body = self._incoming is not None
         self._chunk_bytes = len(data)
-        self._has_progressed = False
+        self._has_progressed = self._has_completed = False
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._read_without_upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserError:
-            if not self._has_last:
-                malformed = Fault(Code.INVALID_VALUE, "the request is not valid HTTP/1.1")
-                self._refuse(self._refusal or malformed)
+            self._feed(data)
+        except (httptools.HttpParserError, _RefusedError):
+            self._parse_failed()
             return
         if not self._is_receiving:
             return
-        is_beside_body = was_in_body and not self._has_progressed
-        if is_beside_body or not (self._incoming is not None or was_in_body):
+        if self._incoming is not None:
+            # What stands in a body without being of it is bounded like a head: extensions of
+            # chunks, trailers.
+            is_of_head = was_in_body and not self._has_progressed
+        else:
             # A header that has not ended yet was not reported yet, so its bytes are counted raw.
-            # So is what stands in a body without being of it: extensions of chunks, trailers.
+            is_of_head = not self._has_completed
+            self._is_head_uncounted |= self._has_completed
+        if is_of_head:
             self._raw_head_bytes += len(data)
             if self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._head_too_large())
@@ -205,16 +222,34 @@ class Connection(asyncio.Protocol):
         if not self._deadline.is_set:
             self._deadline.within(self._receive_timeout_s)
 
-    def _read_without_upgrade(self, rest: bytes) -> None:
-        """No other protocol is spoken here, but the request itself is served.
+    def _parse_failed(self) -> None:
+        if self._has_last:
+            self._has_surplus = True
+        else:
+            malformed = Fault(Code.INVALID_VALUE, "the request is not valid HTTP/1.1")
+            self._refuse(self._refusal or malformed)
+
+    def _feed(self, data: bytes) -> None:
+        """Parse. No other protocol is spoken here, but a request that wishes for one is served.
 
         The parser takes what follows such a head for that other protocol, the body included, so
         the head is read again without the wish.
         """
+        rest = memoryview(data)
+        while True:
+            try:
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            head = self._head_without_upgrade()
+            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed_data(head)
+
+    def _head_without_upgrade(self) -> bytes:
         method = self._parser.get_method()
         if method == b"CONNECT":
-            self._refuse(Fault(Code.INVALID_VALUE, "this is no proxy"))
-            return
+            self._end_parse(Fault(Code.INVALID_VALUE, "this is no proxy"))
         version = self._parser.get_http_version().encode("ascii")
         lines = [method, b" ", self._url, b" HTTP/", version, b"\r\n"]
         for name, value in self._pairs:
@@ -222,8 +257,7 @@ class Connection(asyncio.Protocol):
                 value = b"close" if b"close" in value.lower() else b"keep-alive"
             if name != b"upgrade":
                 lines += (name, b": ", value, b"\r\n")
-        self._parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join((*lines, b"\r\n", rest)))
+        return b"".join((*lines, b"\r\n"))
 
     # --- called by the parser ---------------------------------------------------------------
 
@@ -236,6 +270,7 @@ class Connection(asyncio.Protocol):
         self._is_receiving = True
         self._incoming = None
         self._raw_head_bytes = 0
+        self._is_head_uncounted = False
         self._body_bytes = self._body_bytes_at_check = 0
         self._deadline.clear()
 
@@ -251,7 +286,8 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         if parser.should_upgrade():
             return
-        if self._raw_head_bytes + self._chunk_bytes > self._limits.max_header_bytes:
+        raw_bytes = self._raw_head_bytes + self._chunk_bytes
+        if raw_bytes > self._limits.max_header_bytes or self._is_head_uncounted:
             # What came may be more than the head, so it is counted exactly.
             head = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
             if head > self._limits.max_header_bytes:
@@ -264,7 +300,9 @@ class Connection(asyncio.Protocol):
             path=path,
             query=query,
             pairs=self._pairs,
-            keeps_open=version == "1.1" and parser.should_keep_alive(),
+            keeps_open=version == "1.1"
+            and parser.should_keep_alive()
+            and len(self._requests) + 1 < MAX_PIPELINED_AT_ONCE,
             is_http_1_0=version == "1.0",
         )
         self._judge(request, version)
@@ -297,6 +335,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             return  # an upgrade: this head is read again
         self._is_receiving = False
+        self._has_completed = True
         self._incoming = None
         self._has_last = not request.keeps_open
         self._deadline.clear()
@@ -310,13 +349,25 @@ class Connection(asyncio.Protocol):
     def _target(self) -> tuple[str, str]:
         """Path and query of what is asked for."""
         url = self._url
-        if url.startswith(b"/") and b"#" not in url:
+        if b"#" in url:
+            self._end_parse(Fault(Code.INVALID_VALUE, "the target of a request has no fragment"))
+        if url.startswith(b"/") or url == b"*":
             raw, _, query = url.partition(b"?")
         else:
             parsed = httptools.parse_url(url)
+            self._judge_authority(url)
             raw, query = parsed.path or b"/", parsed.query or b""
         path = raw.decode("ascii")
         return unquote(path) if "%" in path else path, query.decode("latin-1")
+
+    def _judge_authority(self, url: bytes) -> None:
+        """Refuse a whole URL on another host than `Host` names: whoever judges the host would
+        judge only one of the two (RFC 9112, section 3.2.2)."""
+        _, _, behind_scheme = url.partition(b"://")
+        authority = _AUTHORITY.match(behind_scheme)
+        hosts = [value.lower() for name, value in self._pairs if name == b"host"]
+        if authority is None or any(host != authority[0].lower() for host in hosts):
+            self._end_parse(Fault(Code.INVALID_VALUE, "the target is on another host than Host"))
 
     def _judge(self, request: Request, version: str) -> None:
         """Refuse a head whose request is not to be served, before its body."""
@@ -330,7 +381,9 @@ class Connection(asyncio.Protocol):
         if length is not None and int(length) > self._limits.max_body_bytes:
             self._end_parse(self._body_too_large(int(length)))
         expected = headers.get(b"expect")
-        self._wants_continue = expected is not None and expected.lower() == b"100-continue"
+        self._wants_continue = (
+            expected is not None and expected.lower() == b"100-continue" and version == "1.1"
+        )
 
     def _judge_unusual(self, request: Request, version: str) -> None:
         """Refuse what the next reader of this head could understand in another way."""
@@ -367,14 +420,14 @@ class Connection(asyncio.Protocol):
                 self._next = self._loop.create_future()
                 await self._next
                 continue
-            if not await self._handle(self._requests[0]):
+            if not await self._handle(self._requests[0]) or self._is_lost:
                 return
             self._requests.popleft()
             self._resume_reading()
             if self._requests:
                 continue
             if self._is_refused:
-                self._write_refusal()
+                self._write_refusal(self._url, self._pairs)
                 return
             if not self._is_receiving:
                 self._rest()
@@ -403,14 +456,14 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._refusal = Fault(Code.INTERNAL, "the request could not be handled")
-            self._write_refusal()
+            self._write_refusal(request.path.encode(), request.pairs)
 
     def _on_served(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled():
-            task.result()
         if self._is_lost:
             self._ended()
+        if not task.cancelled():
+            task.result()
 
     def _wake(self) -> None:
         if self._next is not None and not self._next.done():
@@ -453,7 +506,7 @@ class Connection(asyncio.Protocol):
 
     def answered(self, request: Request) -> None:
         if not request.keeps_open:
-            if request.is_whole:
+            if request.is_whole and not self._has_surplus:
                 self._close()
             else:
                 self._linger()
@@ -478,19 +531,20 @@ class Connection(asyncio.Protocol):
             request = None
         if request is None:
             if not self._requests:
-                self._write_refusal()
+                self._write_refusal(self._url, self._pairs)
             return
         request.leave()
         self._cancel_handler()
         if request.has_started:
             self._transport.abort()
         else:
-            self._write_refusal()
+            self._write_refusal(self._url, self._pairs)
 
-    def _write_refusal(self) -> None:
+    def _write_refusal(self, url: bytes, pairs: ByteHeaders) -> None:
+        """`url` and `pairs` are what is known of the request: a head that was not read to its end
+        may still have said where it goes."""
         assert self._refusal is not None
-        # A head that was not read to its end may still have said where it goes.
-        path, headers = self._url.decode("latin-1"), dict(self._pairs)
+        path, headers = url.decode("latin-1"), dict(pairs)
         self._transport.write(refusal_bytes(self._owner.render, self._refusal, path, headers))
         self._linger()
 
@@ -504,7 +558,10 @@ class Connection(asyncio.Protocol):
     # --- time and flow ------------------------------------------------------------------------
 
     def _on_deadline(self) -> None:
-        if self._is_refused or self._transport.is_closing():
+        if self.is_write_paused and (self._is_refused or not self._is_receiving):
+            # How long an answer may take is another clock's to judge.
+            self._deadline.within(self._write_timeout_s)
+        elif self._is_refused or self._transport.is_closing():
             self._transport.abort()
         elif not self._is_receiving:
             self._close()
@@ -534,7 +591,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
-        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._untaken_bytes = untaken_bytes(self._transport)
         self._write_timer = self._loop.call_later(self._write_timeout_s, self._on_write_stall)
 
     def resume_writing(self) -> None:
@@ -546,9 +603,9 @@ class Connection(asyncio.Protocol):
             self._writable.set_result(None)
 
     def _on_write_stall(self) -> None:
-        unsent = self._transport.get_write_buffer_size()
-        if unsent >= self._unsent_bytes:
+        untaken = untaken_bytes(self._transport)
+        if untaken == self._untaken_bytes:
             self._transport.abort()
             return
-        self._unsent_bytes = unsent
+        self._untaken_bytes = untaken
         self._write_timer = self._loop.call_later(self._write_timeout_s, self._on_write_stall)

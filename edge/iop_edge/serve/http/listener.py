@@ -97,7 +97,8 @@ class HttpListener:
                 backlog=addresses.BACKLOG,
                 ssl=context,
                 ssl_handshake_timeout=handshake_s if context else None,
-                ssl_shutdown_timeout=handshake_s if context else None,
+                # What is still to be taken of an answer is sent before TLS is ended.
+                ssl_shutdown_timeout=self.limits.write_timeout_ms / 1000 if context else None,
             )
             self._servers.append(server)
 

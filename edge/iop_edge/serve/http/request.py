@@ -14,6 +14,10 @@ from typing import Protocol
 from iop_edge.serve.http.errors import JSON, id_headers, request_id_of
 from iop_edge.serve.http.head import ByteHeaders, response_head
 
+MAX_WRITE_BYTES = 262_144
+"""A longer end of an answer is sent in pieces, each once the caller has taken most of the last: no
+copy of it waits, and a connection is closed with little that is still to be taken."""
+
 _BODILESS = frozenset({204, 304})
 _CHUNKED = ((b"transfer-encoding", b"chunked"),)
 
@@ -205,12 +209,25 @@ class Request:
         return chunk
 
     async def _end(self, data: bytes) -> None:
+        if len(data) > MAX_WRITE_BYTES:
+            data = await self._write_pieces(data)
         if self._caller.is_write_paused:
             await self._caller.writable()
         self.is_answered = True
         if not self.is_gone:
             self._caller.write(data)
             self._caller.answered(self)
+
+    async def _write_pieces(self, data: bytes) -> bytes:
+        """Send all but the last piece, which is returned."""
+        last = (len(data) - 1) // MAX_WRITE_BYTES * MAX_WRITE_BYTES
+        for start in range(0, last, MAX_WRITE_BYTES):
+            if self._caller.is_write_paused:
+                await self._caller.writable()
+            if self.is_gone:
+                break
+            self._caller.write(data[start : start + MAX_WRITE_BYTES])
+        return data[last:]
 
 
 Handler = Callable[[Request], Awaitable[None]]

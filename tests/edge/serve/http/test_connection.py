@@ -285,18 +285,18 @@ async def test_a_caller_that_takes_no_byte_is_cut(rig: Rig) -> None:
 
 @pytest.mark.req("NODE-8")
 async def test_a_whole_answer_that_is_not_taken_does_not_hold_its_connection(rig: Rig) -> None:
-    answered = asyncio.Event()
+    has_begun = asyncio.Event()
 
     async def large(request: Request) -> None:
+        has_begun.set()
         await request.respond(200, b"x" * 30_000_000)
-        answered.set()
 
     listener = await rig.listen(large, write_timeout_ms=50)
     client = await rig.connect()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a read transport too
     client.send(post(extra=b"connection: close\r\n"))
-    await answered.wait()
     async with asyncio.timeout(10):
+        await has_begun.wait()
         await listener.stop(grace_s=60)
 
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 from iop_edge.config.effective import IngressLimits, Tls
 from iop_edge.serve.http.address import BACKLOG, ListenError, bind, split_host_port
+from iop_edge.serve.http.connection import Connection
 from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.request import CallerGoneError, Request
 from tests.edge.serve.rig import RawClient, Rig, echo, post
@@ -214,6 +215,41 @@ async def test_the_deadline_of_a_stop_cuts_and_cancels_what_is_left(rig: Rig) ->
     await listener.stop(grace_s=0)
     assert cancelled.is_set()
     assert await client.closed() == b""
+
+
+async def test_a_connection_that_is_made_while_its_listener_stops_is_closed_at_once(
+    rig: Rig,
+) -> None:
+    has_left, may_end, handled = asyncio.Event(), asyncio.Event(), 0
+
+    async def linger(request: Request) -> None:
+        nonlocal handled
+        handled += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_left.set()
+            await may_end.wait()
+
+    listener = await rig.listen(linger)
+    loop = asyncio.get_running_loop()
+    busy = await rig.connect()
+    busy.send(post())
+    async with asyncio.timeout(10):
+        while not handled:
+            await asyncio.sleep(0)
+        stopping = asyncio.create_task(listener.stop(grace_s=0))
+        await has_left.wait()
+        # As one is whose handshake was under way.
+        ours, theirs = socket.socketpair()
+        theirs.sendall(post())
+        late, _ = await loop.connect_accepted_socket(lambda: Connection(listener, loop), ours)
+        is_closed = late.is_closing()
+        theirs.close()
+        may_end.set()
+        await stopping
+    assert is_closed
+    assert handled == 1
 
 
 @pytest.mark.req("NODE-7")

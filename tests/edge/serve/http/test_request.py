@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from iop_edge.serve.http.head import response_head
-from iop_edge.serve.http.request import CallerGoneError, Request
+from iop_edge.serve.http.request import MAX_WRITE_BYTES, CallerGoneError, Request
 
 
 class Caller:
@@ -157,6 +157,34 @@ async def test_a_part_waits_until_the_caller_reads_again() -> None:
     caller.resumed.set()
     await writing
     assert len(caller.writes) == 1
+
+
+@pytest.mark.req("NODE-8")
+async def test_a_long_answer_is_sent_in_pieces_as_the_caller_takes_them() -> None:
+    caller = Caller()
+    request = asked(caller)
+    body = bytes(range(256)) * (3 * MAX_WRITE_BYTES // 256)
+    caller.is_write_paused = True
+    answering = asyncio.create_task(request.respond(200, body))
+    await asyncio.sleep(0)
+    assert (caller.writes, request.is_answered) == ([], False)
+    caller.resumed.set()
+    await answering
+    assert max(map(len, caller.writes)) == MAX_WRITE_BYTES
+    assert b"".join(caller.writes).endswith(b"\r\n\r\n" + body)
+    assert caller.answers == [request]
+
+
+async def test_no_further_piece_is_sent_to_a_caller_that_leaves() -> None:
+    caller = Caller()
+    request = asked(caller)
+    caller.is_write_paused = True
+    answering = asyncio.create_task(request.respond(200, b"x" * 3 * MAX_WRITE_BYTES))
+    await asyncio.sleep(0)
+    request.leave()
+    caller.resumed.set()
+    await answering
+    assert (caller.writes, caller.answers) == ([], [])
 
 
 async def test_nothing_is_written_to_a_caller_that_is_gone() -> None:
