@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from iop_edge.runtime.attempt import Attempt as EdgeAttempt
 from iop_node.adapters.base import Responder, TunnelCall
@@ -135,6 +136,44 @@ async def test_a_fault_keeps_its_code_and_says_whether_the_upstream_had_begun(pa
             await attempt.head()
         assert caught.value.code is code
         assert attempt.has_upstream_started is has_started
+
+
+@pytest.mark.req("OPS-3", "SEC-1")
+async def test_a_nodes_log_names_the_run_of_each_attempt_and_how_it_ended(pair: Pair) -> None:
+    async def refused(attempt: Attempt, out: Responder) -> None:
+        raise Fault(Code.UPSTREAM_REFUSED, "canary of what an upstream said")
+
+    async def broken(attempt: Attempt, out: Responder) -> None:
+        raise ValueError("canary")
+
+    async def endless(attempt: Attempt, out: Responder) -> None:
+        out.head(200, [])
+        await asyncio.Event().wait()
+
+    ids = {"component": "link", "run_id": "run", "attempt": 1, "generation": 0, "provider_id": ""}
+    with capture_logs() as lines:
+        await pair.join(echo)
+        assert await answer_of(pair.open(b"x")) == b"x"
+        for execute in (refused, broken):
+            await pair.join(execute)
+            with pytest.raises(Fault):
+                await pair.open().head()
+        await pair.join(endless)
+        attempt = pair.open()
+        await attempt.head()
+        attempt.cancel("caller_gone")
+        async with asyncio.timeout(5):
+            while lines[-1]["event"] != "attempt_cancelled":
+                await asyncio.sleep(0)
+    told = [line for line in lines if line["event"].startswith("attempt_")]
+    for line in told:
+        line.pop("exc_info", None)
+    assert told == [
+        {**ids, "event": "attempt_completed", "log_level": "debug"},
+        {**ids, "event": "attempt_failed", "code": "upstream_refused", "log_level": "info"},
+        {**ids, "event": "attempt_failed", "code": "internal", "log_level": "error"},
+        {**ids, "event": "attempt_cancelled", "log_level": "debug"},
+    ]
 
 
 async def test_what_came_before_a_fault_is_still_given_to_the_caller(pair: Pair) -> None:

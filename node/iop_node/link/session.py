@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from iop.runtime_pb2 import (
     AttemptEnd,
@@ -219,10 +219,15 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
                 raise Fault(Code.DRAINING, "the node is stopping")
             attempt = await attempt_of(opening, body)
             await self._ports.execute(attempt, running.responder)
+            _log.debug("attempt_completed", **_ids(opening))
+        except asyncio.CancelledError:
+            _log.debug("attempt_cancelled", **_ids(opening))
+            raise
         except Fault as fault:
+            _log.info("attempt_failed", **_ids(opening), code=fault.code.value)
             _set_fault(end, fault, running)
         except Exception:
-            _log.exception("attempt_failed", run_id=opening.run_id, attempt=opening.attempt)
+            _log.exception("attempt_failed", **_ids(opening), code=Code.INTERNAL.value)
             _set_fault(end, Fault(Code.INTERNAL, "the node failed to run this attempt"), running)
         if self._running.get(opening.attempt_id) is running:
             self.send_frame(opening.attempt_id, frame)
@@ -265,6 +270,16 @@ def _require_sane(welcome: Welcome) -> None:
             f"a window begins with {MAX_EVENT_COST_BYTES} to {CREDIT_LIMIT_BYTES} bytes, "
             f"not {welcome.initial_window_bytes}"
         )
+
+
+def _ids(opening: AttemptOpen) -> dict[str, Any]:
+    """What finds the run of this attempt in the edge's log."""
+    return {
+        "run_id": opening.run_id,
+        "attempt": opening.attempt,
+        "generation": opening.generation,
+        "provider_id": opening.provider_id,
+    }
 
 
 def _set_fault(end: AttemptEnd, fault: Fault, running: _Running) -> None:
