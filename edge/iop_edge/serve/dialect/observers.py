@@ -43,13 +43,14 @@ class AnswerObserver(Protocol):
     def whole(self, body: bytes) -> bytes:
         """Look at a body; return the literal of its top-level model name, or nothing.
 
-        Raises Fault(upstream_invalid) on a body that is no JSON object.
+        Raises Fault(upstream_invalid) on a body that is no JSON object, or lacks what every answer
+        of the protocol has.
         """
         ...
 
 
 class _Head(Struct, gc=False):
-    """What matters of an OpenAI chunk, and of every whole body."""
+    """What matters of an OpenAI chunk, and of what holds a model's name."""
 
     model: Raw = _NOTHING
     usage: Raw = _NOTHING
@@ -92,6 +93,15 @@ class _Counts(Struct, gc=False):
     output_tokens: _Count | None = None
 
 
+class _Body(_Head, gc=False):
+    """A whole answer: of whichever protocol, it has one of these."""
+
+    choices: Raw = _NOTHING
+    output: Raw = _NOTHING
+    content: Raw = _NOTHING
+    input_tokens: Raw = _NOTHING
+
+
 class _Usage(Struct, gc=False):
     """The same in any form: a part that is no number is no report, and the others are."""
 
@@ -125,6 +135,7 @@ class _MessagesDelta(_MessagesEvent, gc=False):
 
 
 _head = msgspec.json.Decoder(_Head).decode
+_body = msgspec.json.Decoder(_Body).decode
 _chunk = msgspec.json.Decoder(_Chunk).decode
 _responses_event = msgspec.json.Decoder(_ResponsesEvent).decode
 _messages_event = msgspec.json.Decoder(_MessagesEvent).decode
@@ -163,7 +174,7 @@ class ChatObserver:
         return self._seen(head)
 
     def whole(self, body: bytes) -> bytes:
-        head = _read_head(body)
+        head = _read_body(body, "choices")
         self.usage = with_usage(self.usage, head.usage)
         if self.usage.output_tokens is None:
             self.generated.add_body(body)
@@ -241,7 +252,7 @@ class ResponsesObserver:
         return _name_in(head.model)
 
     def whole(self, body: bytes) -> bytes:
-        head = _read_head(body)
+        head = _read_body(body, "output")
         self.usage = with_usage(self.usage, head.usage)
         if self.usage.output_tokens is None:
             self.generated.add_body(body)
@@ -297,7 +308,7 @@ class MessagesObserver:
         return _name_in(head.model)
 
     def whole(self, body: bytes) -> bytes:
-        head = _read_head(body)
+        head = _read_body(body, "content", "input_tokens")
         self._last_usage = with_usage(self._last_usage, head.usage)
         if self.usage.output_tokens is None:
             self.generated.add_body(body)
@@ -376,6 +387,17 @@ def _text_in(raw: Raw) -> str:
 def _name_in(raw: Raw) -> bytes:
     literal = bytes(raw)
     return literal if literal.startswith(b'"') else b""
+
+
+def _read_body(body: bytes, *answers: str) -> _Body:
+    """Raises Fault(upstream_invalid) where it has none of the members that answers have."""
+    try:
+        found = _body(body)
+    except NOT_JSON:
+        raise not_an_answer() from None
+    if not any(_is_given(getattr(found, name)) for name in answers):
+        raise not_an_answer()
+    return found
 
 
 def _read_head(payload: bytes) -> _Head:

@@ -46,8 +46,13 @@ def test_a_whole_body_is_the_upstreams_own_apart_from_the_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>hello</html>", BODY[:-1], b"[]", b"null", b'"text"', BODY + BODY]
+    "body",
+    [
+        *(b"", b"<html>hello</html>", BODY[:-1], b"[]", b"null", b'"text"', BODY + BODY),
+        *(b"{}", b'{"error": {"message": "no"}}', b'{"choices": null}', b'{"content": []}'),
+    ],
 )
+@pytest.mark.req("OAI-5")
 def test_a_200_that_is_no_answer_is_invalid(body: bytes) -> None:
     with pytest.raises(Fault) as caught:
         read(reader(), body)

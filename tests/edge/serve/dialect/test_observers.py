@@ -110,6 +110,26 @@ def test_messages_reports_its_input_first_and_its_output_last() -> None:
     assert b"served" not in released
 
 
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize(
+    ("observer", "answer"),
+    [
+        (ChatObserver(), b'{"choices":[]}'),
+        (ResponsesObserver(), b'{"output":[]}'),
+        (MessagesObserver(), b'{"content":[]}'),
+        (MessagesObserver(), b'{"input_tokens":0}'),
+    ],
+)
+def test_an_answer_is_known_by_what_every_answer_of_its_protocol_has(
+    observer: AnswerObserver, answer: bytes
+) -> None:
+    assert observer.whole(answer) == b""
+    for other in (b"{}", b'{"error":{}}', answer.partition(b":")[0] + b":null}"):
+        with pytest.raises(Fault) as caught:
+            observer.whole(other)
+        assert caught.value.code is Code.UPSTREAM_INVALID
+
+
 def test_a_null_model_stays_null() -> None:
     assert through(ChatObserver(), {"model": None}, {"error": "x"}).count(b'"model": null') == 1
 

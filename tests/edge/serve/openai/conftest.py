@@ -87,7 +87,8 @@ class ScriptedRuns:
         self.left: list[str] = []
         self.has_entered = asyncio.Event()
         self.has_left = asyncio.Event()
-        self.answers(200, b"{}")
+        # Whichever protocol is spoken, it is an answer.
+        self.answers(200, b'{"choices":[],"output":[],"content":[]}')
 
     def answers(
         self, status: int, *steps: Step, headers: HeaderPairs = (), refusal: Step | None = None
