@@ -17,6 +17,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -182,7 +183,8 @@ class Connection(asyncio.Protocol):
         self._is_refused = True
         self._resume_reading()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # the caller is gone; it will be told as any loss is
+                self._transport.write_eof()
         has_more = self._transport.get_write_buffer_size() > 0
         self._deadline.within(self._write_timeout_s if has_more else LINGER_S)
 
