@@ -51,6 +51,8 @@ MAX_PIPELINED_AT_ONCE = 100
 """No connection holds more requests, even of those that came in one piece: this one is its last."""
 
 _AUTHORITY = re.compile(rb"[^/?@]+(?=[/?]|$)")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) [!-~]+ HTTP/1\.[01]\r\n")
+_SINGULAR = (b"authorization", b"content-type", b"x-api-key")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -84,8 +86,9 @@ class Connection(asyncio.Protocol):
         "_has_last", "_has_progressed", "_has_surplus", "_incoming", "_is_head_uncounted",
         "_is_lost", "_is_receiving", "_is_refused", "_limits", "_loop", "_next", "_owner",
         "_pairs", "_parser", "_raw_head_bytes", "_receive_timeout_s", "_refusal", "_requests",
-        "_task", "_transport", "_untaken_bytes", "_url", "_wants_continue", "_writable",
-        "_write_timeout_s", "_write_timer", "is_read_paused", "is_write_paused", "write",
+        "_task", "_transport", "_unknown_method", "_untaken_bytes", "_url", "_wants_continue",
+        "_writable", "_write_timeout_s", "_write_timer", "is_read_paused", "is_write_paused",
+        "write",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,6 +103,7 @@ class Connection(asyncio.Protocol):
         self.write: Callable[[bytes], None]
 
         # What is being read: a head, then the body of `_incoming`.
+        self._unknown_method = b""
         self._url = b""
         self._pairs: list[tuple[bytes, bytes]] = []
         self._is_receiving = False
@@ -199,10 +203,16 @@ class Connection(asyncio.Protocol):
             self._has_surplus = True
             return
         was_in_body = self._incoming is not None
+        was_receiving = self._is_receiving
         self._chunk_bytes = len(data)
         self._has_progressed = self._has_completed = False
         try:
-            self._feed(data)
+            try:
+                self._feed(data)
+            except httptools.HttpParserInvalidMethodError:
+                if was_receiving or self._has_completed:
+                    raise  # it is not what this piece begins with
+                self._feed_unknown_method(data)
         except (httptools.HttpParserError, _RefusedError):
             self._parse_failed()
             return
@@ -247,6 +257,16 @@ class Connection(asyncio.Protocol):
             head = self._head_without_upgrade()
             self._parser = httptools.HttpRequestParser(self)
             self._parser.feed_data(head)
+
+    def _feed_unknown_method(self, data: bytes) -> None:
+        """Parse a request whose method the parser does not know: whoever knows the path says what
+        is allowed there."""
+        line = _REQUEST_LINE.match(data)
+        if line is None:
+            raise _RefusedError
+        self._unknown_method = line[1]
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(b"OPTIONS" + data[line.end(1) :])
 
     def _head_without_upgrade(self) -> bytes:
         method = self._parser.get_method()
@@ -294,11 +314,12 @@ class Connection(asyncio.Protocol):
             head = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
             if head > self._limits.max_header_bytes:
                 self._end_parse(self._head_too_large())
+        method, self._unknown_method = self._unknown_method or parser.get_method(), b""
         path, query = self._target()
         version = parser.get_http_version()
         request = Request(
             self,
-            method=parser.get_method().decode("ascii"),
+            method=method.decode("ascii"),
             path=path,
             query=query,
             pairs=self._pairs,
@@ -396,6 +417,9 @@ class Connection(asyncio.Protocol):
             self._end_parse(Fault(Code.INVALID_VALUE, "only HTTP/1.1 is spoken here"))
         if version == "1.0" and b"transfer-encoding" in names:
             self._end_parse(Fault(Code.INVALID_VALUE, "HTTP/1.0 knows no Transfer-Encoding"))
+        if any(names.count(name) > 1 for name in _SINGULAR):
+            said = "Authorization, Content-Type and X-Api-Key are each sent once"
+            self._end_parse(Fault(Code.INVALID_VALUE, said))
         if names.count(b"transfer-encoding") > 1:
             self._end_parse(UnknownCodingError())
 

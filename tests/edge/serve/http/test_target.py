@@ -6,7 +6,7 @@ import pytest
 
 from iop_edge.serve.http.listener import HttpListener
 from iop_edge.serve.http.request import Request
-from tests.edge.serve.rig import RawClient, Rig
+from tests.edge.serve.rig import RawClient, Rig, echo, post
 
 
 async def tell(request: Request) -> None:
@@ -58,6 +58,44 @@ async def test_a_target_is_a_path_and_a_query(target: bytes, told: bytes) -> Non
 async def test_a_target_that_two_readers_could_read_differently_is_400(target: bytes) -> None:
     status, _ = await ask(target, b"host: localhost:1\r\n")
     assert status == 400
+
+
+@pytest.mark.req("OAI-5")
+@pytest.mark.parametrize("extra", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+async def test_a_method_that_nobody_knows_is_405_and_the_next_request_is_served(
+    rig: Rig, extra: bytes
+) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    for method in (b"BREW", b"post", b"M-SEARCH2"):
+        answer = await client.ask(post(b"hello", extra=extra).replace(b"POST", method, 1))
+        assert (answer.status, answer.error()["code"]) == (405, "method_not_allowed")
+        assert answer.headers["allow"] == "POST"
+    assert (await client.ask(post(b"next"))).body == b"next"
+
+
+async def test_a_body_that_looks_like_a_request_is_a_body(rig: Rig) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    whole = post(b"BREW / HTTP/1.1\r\nhost: x\r\n\r\n")
+    client.send(whole[:-28])
+    await client.writer.drain()
+    client.send(whole[-28:])
+    assert (await client.answer()).body == whole[-28:]
+    malformed = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    client.send(malformed)
+    await client.writer.drain()
+    assert (await client.ask(whole[-28:])).status in (400, 404)
+
+
+@pytest.mark.req("SEC-2")
+@pytest.mark.parametrize("name", [b"content-type", b"authorization", b"x-api-key"])
+async def test_what_is_judged_by_is_said_once(rig: Rig, name: bytes) -> None:
+    await rig.listen(echo)
+    client = await rig.connect()
+    answer = await client.ask(post(extra=name + b": a\r\n" + name + b": b\r\n"))
+    assert (answer.status, answer.error()["code"]) == (400, "invalid_value")
+    assert await client.closed() == b""
 
 
 async def test_http_1_0_is_never_told_to_continue(rig: Rig) -> None:
