@@ -14,6 +14,9 @@ from typing import cast
 import httptools
 
 MAX_REQUEST_BYTES = 16_384
+MAX_CONNECTIONS = 64
+"""More at once are closed unheard: what a scrape leaves of the process's files is for runs."""
+
 PATIENCE_S = 10.0
 """How long one connection may take, from its first byte to its last."""
 
@@ -37,6 +40,9 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.abort)
+        if len(self._beside) >= MAX_CONNECTIONS:
+            self.abort()
+            return
         self._beside.add(self)
 
     def abort(self) -> None:

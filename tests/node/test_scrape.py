@@ -72,3 +72,24 @@ async def test_the_end_cuts_who_is_still_there() -> None:
         assert await reader.read() == b""
     writer.close()
     other.close()
+
+
+async def test_no_more_connections_are_held_than_a_scrape_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scrape, "MAX_CONNECTIONS", 1)
+    request = b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
+    async with answering("127.0.0.1", 0, "/metrics", lambda: ("text/plain", b"up 1\n")) as port:
+        reader, first = await asyncio.open_connection("127.0.0.1", port)
+        first.write(request[:5])
+        await first.drain()
+        other_reader, other = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):
+            assert await other_reader.read() == b""
+        first.write(request[5:])
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+        reader, again = await asyncio.open_connection("127.0.0.1", port)
+        again.write(request)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+    for writer in (first, other, again):
+        writer.close()

@@ -247,13 +247,13 @@ class Connection(asyncio.Protocol):
         The parser takes what follows such a head for that other protocol, the body included, so
         the head is read again without the wish.
         """
-        rest = memoryview(data)
+        rest: bytes | memoryview = data
         while True:
             try:
                 self._parser.feed_data(rest)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
+                rest = memoryview(rest)[upgrade.args[0] :]
             head = self._head_without_upgrade()
             self._parser = httptools.HttpRequestParser(self)
             self._parser.feed_data(head)
