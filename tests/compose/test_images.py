@@ -72,6 +72,20 @@ async def test_edge_and_node_need_no_rights_and_nothing_to_write_to(
         assert (name, shown.strip()) == (name, "0")
 
 
+@pytest.mark.req("OPS-2", "OPS-3")
+async def test_a_container_that_is_told_to_stop_as_soon_as_it_starts_does_so(
+    site: Site, lone: Callable[..., None]
+) -> None:
+    start_both(lone)
+    for name in (NODE, EDGE) * 3:
+        # Killed, it would have exited with 137.
+        await site.aside("restart", "--time", "30", name)
+        await site.aside("stop", "--time", "30", name)
+        shown = site.docker("inspect", "--format", "{{.State.ExitCode}}", name)
+        assert (name, shown.strip()) == (name, "0")
+        site.docker("start", name)
+
+
 @pytest.mark.req("OPS-2")
 async def test_the_model_needs_no_rights_and_nothing_to_write_to(
     site: Site, lone: Callable[..., None]
