@@ -40,7 +40,7 @@ asyncio.run(speak(*map(int, os.environ["RANGE"].split("-"))))
 @pytest.mark.req("OPS-2")
 async def test_the_printed_line_asks_the_real_model(site: Site) -> None:
     printed = "\n".join(site.logs("tokens"))
-    line = printed[printed.index("curl ") :].replace("curl ", "curl --silent --show-error ", 1)
+    line = printed[printed.rindex("curl ") :].replace("curl ", "curl --silent --show-error ", 1)
     await site.until(
         lambda status: any(
             m["model_id"] == "small" and m["available_providers"] for m in status["models"]
