@@ -41,7 +41,6 @@ from iop_edge.serve.bootstrap.surface import (
 from iop_edge.serve.grpc_listener import GrpcListener
 from iop_edge.serve.http.address import ListenError
 from iop_edge.serve.http.listener import HttpListener
-from iop_edge.serve.http.routes import Router
 from iop_edge.serve.metrics import EdgeMetrics
 from iop_edge.serve.node_link import SERVICE_NAME as NODE_LINK
 from iop_edge.serve.node_link import NodeLink, NodeTokens
@@ -246,9 +245,14 @@ class Edge:
             ),
         }
         if config.openai.enabled:
-            ingress = Ingress(config.openai, snapshots=self.snapshots, runs=self.runs)
+            ingress = Ingress(
+                config.openai,
+                snapshots=self.snapshots,
+                runs=self.runs,
+                count_refusal=self.metrics.observe_refusal,
+            )
             self._ingress = listeners["openai"] = HttpListener(
-                Router(ingress.routes()),
+                ingress.router(),
                 config.openai.listen,
                 limits=config.openai.limits,
                 tls=config.openai.tls,

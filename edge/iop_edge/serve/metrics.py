@@ -30,6 +30,7 @@ from iop_edge.serve.admin.shapes import EdgeStatus, Readiness
 from iop_edge.serve.http.request import Request
 from iop_edge.serve.http.routes import Route, Router
 from iop_edge.serve.run_totals import RunTotals
+from iop_shared.errors import Code
 
 
 class EdgeViews(Protocol):
@@ -71,6 +72,12 @@ class EdgeMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._refusals = Counter(
+            "iop_edge_refused_requests",
+            "Callers' requests that were refused before they became a run, by code",
+            ["code"],
+            registry=registry,
+        )
         self._matches = Counter(
             "iop_edge_gate_matches",
             "What the stream evidence gate's filters have found",
@@ -110,6 +117,10 @@ class EdgeMetrics:
             self._recoveries.labels(recovery.strategy, recovery.cause, recovery.outcome).inc()
         if gate.unrepaired is not None:
             self._unrepaired.labels(gate.unrepaired).inc()
+
+    def observe_refusal(self, code: Code) -> None:
+        """Count a request that was refused before it became a run."""
+        self._refusals.labels(code.value).inc()
 
     def observe_refresh(self, record: RefreshRecord) -> None:
         """Count a refresh that has ended, whoever asked for it."""

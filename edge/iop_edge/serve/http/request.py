@@ -58,8 +58,8 @@ class Request:
 
     __slots__ = (
         "_arrival", "_caller", "_head", "_is_bodiless", "_is_chunked", "_is_http_1_0", "_left",
-        "_parts", "has_started", "headers", "is_answered", "is_gone", "is_whole", "keeps_open",
-        "method", "pairs", "path", "query", "request_id", "tail",
+        "_parts", "has_started", "headers", "is_accounted", "is_answered", "is_gone", "is_whole",
+        "keeps_open", "method", "pairs", "path", "query", "request_id", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +89,8 @@ class Request:
         """The response is complete, as far as it depends on the handler."""
         self.is_whole = False
         """All of the body has arrived."""
+        self.is_accounted = False
+        """What comes of it stands on the record of a run."""
         self.is_gone = False
         """Nobody is there any more who would read an answer; none is written."""
         self._caller = caller

@@ -6,7 +6,7 @@ the surface's shape. It knows nothing of what the handlers do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -36,8 +36,17 @@ class Route(Struct, frozen=True, kw_only=True):
 class Router:
     """A handler of exact routes, and of prefixes tried in the given order."""
 
-    def __init__(self, routes: Iterable[Route], *, render: FaultRenderer = render_fault) -> None:
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        *,
+        render: FaultRenderer = render_fault,
+        note_refusal: Callable[[Request, Fault], None] | None = None,
+    ) -> None:
+        """`note_refusal` is told of each request that ends in a fault of which nobody else keeps
+        account."""
         self._render = render
+        self._note_refusal = note_refusal
         self._exact: dict[str, dict[str, Route]] = {}
         self._prefixes: dict[str, dict[str, Route]] = {}
         for route in routes:
@@ -86,6 +95,8 @@ class Router:
     async def _answer(self, request: Request, fault: Fault) -> None:
         if request.has_started:
             raise fault
+        if self._note_refusal is not None and not request.is_accounted:
+            self._note_refusal(request, fault)
         rendered = self._render(fault, request.path, request.headers, request.request_id)
         headers = rendered.headers
         if isinstance(fault, _MethodNotAllowed):

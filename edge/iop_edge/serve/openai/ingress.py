@@ -7,7 +7,7 @@ gets a slot, on which node, and what the bytes mean are others' decisions.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
@@ -26,9 +26,10 @@ from iop_edge.serve.dialect.request import has_items, is_true, model_of, parse
 from iop_edge.serve.http.errors import new_id
 from iop_edge.serve.http.listener import origin_of
 from iop_edge.serve.http.request import Request
-from iop_edge.serve.http.routes import Route
+from iop_edge.serve.http.routes import Route, Router
 from iop_edge.serve.openai import description
 from iop_edge.serve.openai.models import ModelList, Snapshots
+from iop_edge.serve.openai.refusals import Refusals
 from iop_edge.serve.openai.tokens import prompt_tokens
 from iop_edge.serve.openai.work import CallerWork
 from iop_edge.serve.policy import (
@@ -69,13 +70,25 @@ class RunOpener(Protocol):
 class Ingress:
     """The caller surface. `openai` is that of the edge's start: all of it is restart-only."""
 
-    def __init__(self, openai: OpenAI, *, snapshots: Snapshots, runs: RunOpener) -> None:
+    def __init__(
+        self,
+        openai: OpenAI,
+        *,
+        snapshots: Snapshots,
+        runs: RunOpener,
+        count_refusal: Callable[[Code], None] = lambda code: None,
+    ) -> None:
         self._openai = openai
         self._snapshots = snapshots
         self._runs = runs
         self._principals = Principals(openai.principal_tokens)
+        self._refusals = Refusals(count_refusal)
         self._groups_of: Catalog | None = None
         self._groups: dict[str, ModelGroup] = {}
+
+    def router(self) -> Router:
+        """The whole surface."""
+        return Router(self.routes(), note_refusal=self._refusals.note)
 
     def routes(self) -> list[Route]:
         """Every route of the surface (OAI-1)."""
@@ -101,6 +114,7 @@ class Ingress:
         credential = provider_credential(self._openai.provider_auth, request.headers)
         body = await request.body()
         spec = self._spec(protocol, request, body, principal, credential)
+        request.is_accounted = True
         await self._run(protocol, request, spec)
 
     def _spec(

@@ -24,7 +24,6 @@ from iop_edge.config.effective import (
 from iop_edge.pool.catalog import Catalog
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, RunSpec
 from iop_edge.serve.http.listener import HttpListener
-from iop_edge.serve.http.routes import Router
 from iop_edge.serve.openai.ingress import Ingress
 from iop_shared.errors import Fault
 from iop_shared.ids import Target
@@ -174,6 +173,7 @@ class Edge:
     def __init__(self) -> None:
         self.runs = ScriptedRuns()
         self.stack = AsyncExitStack()
+        self.refused: list[str] = []
         self.url = ""
 
     async def serve(
@@ -189,9 +189,12 @@ class Edge:
             applied_at=datetime(2026, 8, 2, tzinfo=UTC),
         )
         ingress = Ingress(
-            config.openai, snapshots=SimpleNamespace(current=snapshot), runs=self.runs
+            config.openai,
+            snapshots=SimpleNamespace(current=snapshot),
+            runs=self.runs,
+            count_refusal=lambda code: self.refused.append(code.value),
         )
-        listener = HttpListener(Router(ingress.routes()), "127.0.0.1:0", limits=limits)
+        listener = HttpListener(ingress.router(), "127.0.0.1:0", limits=limits)
         await self.stack.enter_async_context(listener)
         self.listener = listener
         self.url = f"http://{listener.address}"

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from iop_edge.config.effective import (
     IngressLimits,
@@ -342,3 +343,19 @@ async def test_a_run_is_put_away_after_its_caller_has_the_whole_answer(
     assert (await ask(edge, BODY | {"stream": is_stream})).status == 200
     assert edge.runs.left == ["completed"]
     assert had_answer == [True]
+
+
+@pytest.mark.req("OPS-3", "SEC-1")
+async def test_a_request_that_becomes_no_run_is_counted_and_has_a_line_and_a_run_has_none(
+    edge: Edge,
+) -> None:
+    await edge.serve()
+    with capture_logs() as lines:
+        await ask(edge, path="/v1/nothing-canary")
+        await ask(edge, {**BODY, "max_tokens": 0, "user": "body-canary"})
+        await ask(edge, BODY)
+    assert edge.refused == ["not_found", "invalid_value"]
+    refused = [line for line in lines if line["event"] == "request_refused"]
+    assert [line["code"] for line in refused] == edge.refused
+    assert all(line["request_id"].startswith("req_") for line in refused)
+    assert "canary" not in repr(lines)
