@@ -210,6 +210,22 @@ def messages_whole(model: str, text: str = COMPLETION) -> bytes:
     ).encode()
 
 
+def response_whole(model: str, text: str = COMPLETION) -> bytes:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
+    return json.dumps(
+        {
+            "id": "resp_1",
+            "object": "response",
+            "created_at": 1,
+            "status": "completed",
+            "model": model,
+            "output": [item],
+            "usage": {"input_tokens": 7, "output_tokens": 0, "total_tokens": 7},
+        }
+    ).encode()
+
+
 async def fine(asked: Asked, reader: Reader, writer: Writer) -> None:
     """A well-behaved upstream of all protocols that are spoken here."""
     if asked.path == "/api/chat":
@@ -220,6 +236,8 @@ async def fine(asked: Asked, reader: Reader, writer: Writer) -> None:
         writer.write(http(messages_whole(asked.model)))
     elif asked.body.get("stream"):
         writer.write(STREAM_HEAD + b"".join(map(framed, chat_stream(asked.model))) + framed(b""))
+    elif asked.path == "/v1/responses":
+        writer.write(http(response_whole(asked.model)))
     else:
         writer.write(http(chat_whole(asked.model)))
     await writer.drain()
