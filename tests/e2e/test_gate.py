@@ -210,12 +210,13 @@ async def test_with_the_gate_on_every_stream_ends_and_says_what_was_read_and_the
             if prefix:
                 assert exchanges[0].said.startswith(prefix)
             repaired += len(exchanges) > 1
-        assert repaired >= STREAMS
         records = records_of(site)
+        assert sum(one["attempts"] > 1 for one in records) >= STREAMS
         assert len(records) == len(ended)
         assert {one["end"] for one in records} == {"completed"}
         assert sum(one["repaired"] for one in records) == repaired
-        assert all(one["attempts"] == 1 + one["repaired"] for one in records)
+        # Where the upstream had been sent nothing yet, another provider is no repair (POOL-13).
+        assert all(one["attempts"] == 2 or not one["repaired"] for one in records)
 
 
 @pytest.mark.req("GATE-1", "POOL-13", "OAI-7")
