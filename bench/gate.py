@@ -43,14 +43,19 @@ def run(repeats: int, seconds: float) -> list[Sample]:
             stack.callback(group.stop)
             running[name] = site.start(group, upstream.port, gate=gate)
             measure.warm_up(driver, name, running[name])
-        return measure.rounds(
+        absent: dict[str, str] = {}
+        samples = measure.rounds(
             running,
+            absent,
             driver,
             shapes=SHAPES,
             repeats=repeats,
             seconds=seconds,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
+        if absent:
+            raise measure.Failed(str(absent))
+        return samples
 
 
 def ratio(samples: list[Sample], shape: str, one: str, other: str, part: str | None) -> list[float]:
