@@ -150,28 +150,16 @@ class Reading:
         was cut."""
         if self._seams:
             pieces = self._after_seams(pieces)
-        content: list[str] = []
-        reasoning: list[str] = []
-        holds_a_call = False
-        for piece in pieces:
-            for said in piece.said:
-                kind = said.kind
-                if kind == "content":
-                    content.append(said.text)
-                elif kind == "reasoning":
-                    reasoning.append(said.text)
-                elif kind == "tool_call":
-                    self._calls.add(said)
-                    holds_a_call = self._holds_calls
-                elif kind == "finish":
-                    self._is_cut_short = said.text in _CUT_SHORT
-        content_end, reasoning_end = self._end("content"), self._end("reasoning")
-        is_clear = (not reasoning or self._is_clear("reasoning", "".join(reasoning))) & (
-            not content or self._is_clear("content", "".join(content))
-        )
+        if len(pieces) == 1 and len(pieces[0].said) == 1 and pieces[0].said[0].kind == "content":
+            # Nearly every token of nearly every stream.
+            may_go = self._is_clear("content", pieces[0].said[0].text)
+        else:
+            may_go = self._read(pieces)
         # What is not cleared is held: while nothing is, all that was read before is cleared.
-        if is_clear and not holds_a_call and not self._hold:
+        if may_go and not self._hold:
             return pieces
+        content_end = self._end("content") - _chars(pieces, "content")
+        reasoning_end = self._end("reasoning") - _chars(pieces, "reasoning")
         for piece in pieces:
             call_chars = None
             for said in piece.said:
@@ -217,6 +205,29 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------
 
+    def _read(self, pieces: Sequence[Piece]) -> bool:
+        """Read all that these say; whether nothing of it asks to be held."""
+        content: list[str] = []
+        reasoning: list[str] = []
+        may_go = True
+        for piece in pieces:
+            for said in piece.said:
+                kind = said.kind
+                if kind == "content":
+                    content.append(said.text)
+                elif kind == "reasoning":
+                    reasoning.append(said.text)
+                elif kind == "tool_call":
+                    self._calls.add(said)
+                    may_go = not self._holds_calls
+                elif kind == "finish":
+                    self._is_cut_short = said.text in _CUT_SHORT
+        if reasoning and not self._is_clear("reasoning", "".join(reasoning)):
+            may_go = False
+        if content and not self._is_clear("content", "".join(content)):
+            may_go = False
+        return may_go
+
     def _is_clear(self, channel: Channel, text: str) -> bool:
         """Let the guard read on; say whether nothing that it has read is held back for it."""
         watch = self._watches.get(channel)
@@ -258,3 +269,7 @@ class Reading:
         for channel in _CHANNELS:
             if text := self._seams[channel].end():
                 yield Said(channel, text)
+
+
+def _chars(pieces: Sequence[Piece], channel: Channel) -> int:
+    return sum(len(said.text) for piece in pieces for said in piece.said if said.kind == channel)

@@ -171,7 +171,8 @@ class GatedRun(Run):
         assert source is not None
         now = self._loop.time
         try:
-            if gate.deadline is not None and not await attempt.has_arrived(gate.deadline):
+            deadline = gate.deadline
+            if deadline is not None and not await attempt.has_arrived(deadline):
                 return gate.expire(now())
             pieces = await source.next()
             if _chars(pieces) <= LONG_CHARS:
