@@ -26,7 +26,7 @@ class Said(NamedTuple):
     name: str = ""
 
 
-class Piece(Struct, frozen=True):
+class Piece(Struct, frozen=True, gc=False):
     """One event of one attempt's answer. Pieces go on to the caller in their order, or not at all.
 
     `said` is empty for what says nothing that the gate weighs (a beginning, usage, a marker).
