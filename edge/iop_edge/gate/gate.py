@@ -119,7 +119,7 @@ class Gate:
             return []
         reading = self._reading
         released = self._released(reading.take(pieces, now))
-        if reading.is_holding:
+        if reading.held_chars:
             self._ledger.held(reading.held_chars)
         return released + self._on_repetitions() if reading.repetitions else released
 

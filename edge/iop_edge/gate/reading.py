@@ -133,10 +133,6 @@ class Reading:
         return sum(seam.trimmed for seam in self._seams.values())
 
     @property
-    def is_holding(self) -> bool:
-        return len(self._hold) > 0
-
-    @property
     def held_chars(self) -> int:
         """Characters under suspicion, of content and reasoning, that are held at this moment."""
         return self._hold.chars

@@ -70,23 +70,21 @@ class Recorder:
         return not (self.chars or self.has_tool_call or self.has_other)
 
     def add(self, said: Said) -> None:
-        if said.kind == "tool_call":
+        kind = said.kind
+        if kind == "content" or kind == "reasoning":
+            self.chars += len(said.text)
+            if self.chars > self._limit_chars:
+                self.is_full = True
+                self._content.clear()
+                self._reasoning.clear()
+            elif kind == "content":
+                self._content.add(said.text)
+            else:
+                self._reasoning.add(said.text)
+        elif kind == "tool_call":
             self.has_tool_call = True
-            return
-        if said.kind == "other":
+        elif kind == "other":
             self.has_other = True
-            return
-        if said.kind == "finish" or not said.text:
-            return
-        self.chars += len(said.text)
-        if self.chars > self._limit_chars:
-            self.is_full = True
-            self._content.clear()
-            self._reasoning.clear()
-        elif said.kind == "content":
-            self._content.add(said.text)
-        else:
-            self._reasoning.add(said.text)
 
     def recorded(self) -> Recorded:
         """All of it, joined."""

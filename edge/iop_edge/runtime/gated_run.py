@@ -47,8 +47,10 @@ def unrepaired(options: GateOptions, work: GatedWork) -> Unrepaired | None:
     return None
 
 
-def _chars(pieces: Sequence[Piece]) -> int:
-    return sum([len(said.text) for piece in pieces for said in piece.said])
+def _is_long(pieces: Sequence[Piece]) -> bool:
+    if len(pieces) == 1 and pieces[0].raw is not None and len(pieces[0].raw) <= LONG_CHARS:
+        return False
+    return sum(len(said.text) for piece in pieces for said in piece.said) > LONG_CHARS
 
 
 class _Source(Generic[T]):
@@ -141,14 +143,17 @@ class GatedRun(Run):
         write = self._stitch.write
         effects = await self._more()
         while True:
-            released = b"".join([write(one) for one in effects if type(one) is Piece])
+            if len(effects) == 1 and type(effects[0]) is Piece:
+                released = write(effects[0])
+            else:
+                released = b"".join([write(one) for one in effects if type(one) is Piece])
             if released:
                 self._note_first_byte()
                 yield released
             step = effects[-1] if effects else None
-            if isinstance(step, Repair):
+            if type(step) is Repair:
                 effects = await self._recover(step)
-            elif isinstance(step, Fail):
+            elif type(step) is Fail:
                 raise self._cut or step.fault
             elif self._gate.has_ended:
                 break
@@ -175,11 +180,11 @@ class GatedRun(Run):
             if deadline is not None and not await attempt.has_arrived(deadline):
                 return gate.expire(now())
             pieces = await source.next()
-            if _chars(pieces) <= LONG_CHARS:
-                effects = gate.take(pieces, now())
-            else:
+            if _is_long(pieces):
                 # A long text takes long to read, and all other runs would wait for it.
                 effects = await asyncio.to_thread(gate.take, pieces, now())
+            else:
+                effects = gate.take(pieces, now())
         except Fault as fault:
             if self._cut is not None:
                 raise self._cut from None

@@ -187,7 +187,12 @@ class ChatListener(Listener):
             self._hear_unusual(payload)
             return name
         choices = chunk.choices
-        if choices is None or len(choices) != 1 or _is_given(chunk.usage) or _is_given(chunk.error):
+        if (
+            choices is None
+            or len(choices) != 1
+            or (chunk.usage is not _NOTHING and _is_given(chunk.usage))
+            or (chunk.error is not _NOTHING and _is_given(chunk.error))
+        ):
             name = self._observer.event(payload)
             for choice in choices or ():
                 self._hear(choice)
@@ -223,7 +228,9 @@ class ChatListener(Listener):
                 said.append(Said("content", delta.content))
             if delta.refusal:
                 said.append(Said("content", delta.refusal))
-            if _is_given(delta.function_call) or _is_given(delta.audio):
+            if (delta.function_call is not _NOTHING and _is_given(delta.function_call)) or (
+                delta.audio is not _NOTHING and _is_given(delta.audio)
+            ):
                 said.append(_OTHER)
             for call in delta.tool_calls or ():
                 self._hear_call(call)
