@@ -8,6 +8,7 @@ serve a caller without a gate, so that what passes the gate untouched is the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from iop.runtime_pb2 import RunEvent
 from iop_edge.gate.evidence import Piece, Said
@@ -23,6 +24,7 @@ from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
 _LINE_ENDS = b"\r\n"
 
 Pieces = Sequence[Piece]
+Answer = TypeVar("Answer", bound=AnswerReader | RunReader)
 
 
 def gated_reader_for(
@@ -53,17 +55,12 @@ def gated_reader_for(
     return GatedWhole(answer, says, is_first=is_first)
 
 
-class GatedStream:
-    """A stream of server-sent events: each is a piece.
+class _Reading(Generic[Answer]):
+    """What all of them tell of the answer as the reader without a gate reads it."""
 
-    An error event of a later attempt keeps its bytes: nothing that the gate knows says the same.
-    """
-
-    def __init__(self, answer: AnswerReader, listener: Listener, *, is_first: bool) -> None:
+    def __init__(self, answer: Answer, *, is_first: bool) -> None:
         self._answer = answer
-        self._listener = listener
         self._is_first = is_first
-        self._is_between_events = True
         self.headers = answer.headers
         self.generated_tokens = answer.generated_tokens
 
@@ -74,6 +71,18 @@ class GatedStream:
     @property
     def told_end(self) -> str | None:
         return self._answer.told_end
+
+
+class GatedStream(_Reading[AnswerReader]):
+    """A stream of server-sent events: each is a piece.
+
+    An error event of a later attempt keeps its bytes: nothing that the gate knows says the same.
+    """
+
+    def __init__(self, answer: AnswerReader, listener: Listener, *, is_first: bool) -> None:
+        super().__init__(answer, is_first=is_first)
+        self._listener = listener
+        self._is_between_events = True
 
     def feed(self, arrived: bytes) -> Pieces:
         is_usual = (
@@ -123,7 +132,7 @@ class GatedStream:
         return Piece(said) if said else None
 
 
-class GatedWhole:
+class GatedWhole(_Reading[AnswerReader]):
     """A whole body, an upstream's error, or an answer that is none: one piece, at its end.
 
     `says` hears a body; without it there is nothing to hear, and the body is the caller's as it
@@ -131,19 +140,8 @@ class GatedWhole:
     """
 
     def __init__(self, answer: AnswerReader, says: BodySays | None, *, is_first: bool) -> None:
-        self._answer = answer
+        super().__init__(answer, is_first=is_first)
         self._says = says
-        self._is_first = is_first
-        self.headers = answer.headers
-        self.generated_tokens = answer.generated_tokens
-
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._answer.usage
-
-    @property
-    def told_end(self) -> str | None:
-        return self._answer.told_end
 
     def feed(self, arrived: bytes) -> Pieces:
         self._answer.feed(arrived)
@@ -156,24 +154,15 @@ class GatedWhole:
         return (Piece(said, body if is_raw else None),)
 
 
-class GatedRun:
+class GatedRun(_Reading[RunReader]):
     """The events of a normalized run, streamed: each is a piece.
 
     The finish is said by the last piece, which is the first that the caller sees of it.
     """
 
-    told_end = None
-
     def __init__(self, answer: RunReader, *, is_first: bool) -> None:
-        self._answer = answer
-        self._is_first = is_first
+        super().__init__(answer, is_first=is_first)
         self._finish = ""
-        self.headers = answer.headers
-        self.generated_tokens = answer.generated_tokens
-
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._answer.usage
 
     def feed(self, arrived: RunEvent) -> Pieces:
         released = self._answer.feed(arrived)
@@ -199,21 +188,12 @@ class GatedRun:
         return (Piece((Said("finish", self._finish),), released if self._is_first else None),)
 
 
-class GatedRunWhole:
+class GatedRunWhole(_Reading[RunReader]):
     """A normalized run whose answer is told whole: one piece, at its end."""
 
-    told_end = None
-
     def __init__(self, answer: RunReader, run_id: str, *, is_first: bool) -> None:
-        self._answer = answer
+        super().__init__(answer, is_first=is_first)
         self._result = RunResult(run_id)
-        self._is_first = is_first
-        self.headers = answer.headers
-        self.generated_tokens = answer.generated_tokens
-
-    @property
-    def usage(self) -> ReportedUsage:
-        return self._answer.usage
 
     def feed(self, arrived: RunEvent) -> Pieces:
         self._result.add(arrived)
