@@ -21,6 +21,7 @@ from aiohttp import web
 from e2e_harness import CALLER_TOKEN, PROMPT_CANARY, Config, running_site, start_nodes, write
 from ingress_rig import adapter, openai_client, principal, provider, upstream_loop
 
+from demo.processes import until
 from demo.site import Site
 
 pytestmark = pytest.mark.e2e
@@ -155,8 +156,17 @@ async def kill_one_amid(site: Site, read: list[list[str]], node: str) -> None:
     await asyncio.to_thread(site.nodes[node].kill)
 
 
-def records_of(site: Site) -> list[dict[str, Any]]:
-    lines = (site.group.folder / "usage.jsonl").read_text().splitlines()
+async def records_of(site: Site, count: int) -> list[dict[str, Any]]:
+    """All usage records, once there are so many; a run's is written a little after its end."""
+    file = site.group.folder / "usage.jsonl"
+    lines: list[str] = []
+
+    def has_all() -> bool:
+        """every run has its record in the usage file"""
+        lines[:] = file.read_text().split("\n")[:-1] if file.exists() else []
+        return len(lines) >= count
+
+    await asyncio.to_thread(until, has_all)
     return [json.loads(line) for line in lines]
 
 
@@ -179,9 +189,8 @@ async def cut_streams(
             ended[question] = ("".join(into), outcome)
         await asyncio.to_thread(start_nodes, site, node)
         await asyncio.to_thread(site.wait_idle)
-        cut = sum(
-            1 for one in records_of(site) if one["attempts"] > 1 or one["end"].startswith("error")
-        )
+        records = await records_of(site, len(ended))
+        cut = sum(one["attempts"] > 1 or one["end"].startswith("error") for one in records)
         rounds += 1
         assert rounds < STREAMS + 8, f"only {cut} of {rounds * AT_ONCE} streams were cut"
     return ended
@@ -210,7 +219,7 @@ async def test_with_the_gate_on_every_stream_ends_and_says_what_was_read_and_the
             if prefix:
                 assert exchanges[0].said.startswith(prefix)
             repaired += len(exchanges) > 1
-        records = records_of(site)
+        records = await records_of(site, len(ended))
         assert sum(one["attempts"] > 1 for one in records) >= STREAMS
         assert len(records) == len(ended)
         assert {one["end"] for one in records} == {"completed"}
@@ -232,6 +241,6 @@ async def test_with_the_gate_off_every_stream_that_is_cut_gets_an_error_event(
             answers = recording.of(question)
             assert question in failed or answers[-1].is_whole
             assert any(exchange.said.startswith(text) for exchange in answers)
-        records = records_of(site)
+        records = await records_of(site, len(ended))
         assert not any(one["repaired"] for one in records)
         assert sum(one["end"] == "error:node_lost" for one in records) == len(failed)
