@@ -47,7 +47,7 @@ check: $(STAMP) ## What must be clean before anything lands: format, lint, types
 bench: $(STAMP) ## What a request costs beside LiteLLM, Portkey and others (ARGS=--quick is shorter)
 	@$(BIN)/python -m bench.speed $(ARGS)
 
-proto: $(STAMP) ## Regenerate the stubs in shared/iop from proto/
+proto: $(STAMP) ## Regenerate the stubs in shared/iop and tests/wire from proto/
 	@$(BIN)/python scripts/proto.py
 
 docs: $(STAMP) ## Print docs/config.md, docs/refresh.md and the JSON Schema from the config's structs

@@ -96,7 +96,7 @@ async def hold(nodes: int, port: int) -> None:
         Dialer(
             address=f"127.0.0.1:{port}",
             token=token_of(number),
-            credentials=None,
+            tls=None,
             instance_id=f"holder-{number}",
             version="bench",
             ports=Ports(),

@@ -24,7 +24,7 @@ LOCK = ROOT / "requirements" / "runtime.txt"
 
 NODE_NEEDS = (
     "click",
-    "grpcio",
+    "h2",
     "httptools",
     "msgspec",
     "prometheus-client",

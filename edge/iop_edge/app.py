@@ -135,7 +135,7 @@ class Edge:
             provider_auth=config.openai.provider_auth,
         )
         self._grpc = GrpcListener(
-            config.server, {NODE_LINK: self._link.add_to, RUN_INGRESS: submit_run.add_to}
+            config.server, {NODE_LINK: self._link, RUN_INGRESS: submit_run}
         )
         self._admin = AdminSurface(
             reloader=self.reloader,

@@ -106,7 +106,7 @@ class _Wiring:
 
 async def run(settings: NodeSettings) -> int:
     """Run a node until it is told to stop; returns the exit status. Raises SettingsInvalid."""
-    credentials = settings.credentials()
+    tls = settings.tls_context()
     instance_id = secrets.token_hex(16)
     hear: list[Callable[[], None]] = []
     with StateFile(state_path(settings.edge_address, settings.token)) as state:
@@ -125,7 +125,7 @@ async def run(settings: NodeSettings) -> int:
             dialer = Dialer(
                 address=settings.edge_address,
                 token=settings.token,
-                credentials=credentials,
+                tls=tls,
                 instance_id=instance_id,
                 version=version("iop"),
                 ports=wiring,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import cast, get_args
 from urllib.parse import urlsplit
 
-import grpc
 from msgspec import Struct
 
 from iop_node.identity import (
@@ -46,33 +45,17 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"NodeSettings(edge={self.edge_address}, plaintext={self.is_plaintext})"
 
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        """TLS material for the session; None where it is plaintext. Raises SettingsInvalid for a
-        file that cannot be read, or that holds something else."""
+    def tls_context(self) -> ssl.SSLContext | None:
+        """TLS of the session; None where it is plaintext. Raises SettingsInvalid for a file that
+        cannot be read, or that holds something else."""
         if self.is_plaintext:
             return None
-        self._check_tls_files()
-        return grpc.ssl_channel_credentials(
-            root_certificates=_pem("IOP_EDGE_CA_FILE", self.ca_file),
-            private_key=_pem("IOP_NODE_KEY_FILE", self.key_file),
-            certificate_chain=_pem("IOP_NODE_CERT_FILE", self.cert_file),
-        )
-
-    def _check_tls_files(self) -> None:
-        """gRPC tells only that no handshake could be begun; this names the file."""
-        context = ssl.create_default_context()
-        try:
-            if self.ca_file is not None:
-                context.load_verify_locations(self.ca_file)
-        except OSError as error:
-            raise _unusable("IOP_EDGE_CA_FILE", self.ca_file, error) from None
-        try:
-            if self.cert_file is not None:
-                # A password would be asked for on the terminal, and gRPC could not use it.
-                context.load_cert_chain(self.cert_file, self.key_file, password="")
-        except OSError as error:
-            name = "IOP_NODE_CERT_FILE with IOP_NODE_KEY_FILE"
-            raise _unusable(name, self.cert_file, error) from None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        _trust(context, self.ca_file)
+        _present(context, self.cert_file, self.key_file)
+        return context
 
 
 def read_settings(environment: Mapping[str, str]) -> NodeSettings:
@@ -137,8 +120,29 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _pem(name: str, path: Path | None) -> bytes | None:
-    return None if path is None else bytes_of(name, path, MAX_TLS_FILE_BYTES)
+def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:
+    """The authority of a file alone, or those of the machine."""
+    if ca_file is None:
+        context.load_default_certs()
+        return
+    content = bytes_of("IOP_EDGE_CA_FILE", ca_file, MAX_TLS_FILE_BYTES)
+    try:
+        context.load_verify_locations(cadata=content.decode("ascii", "replace"))
+    except OSError as error:
+        raise _unusable("IOP_EDGE_CA_FILE", ca_file, error) from None
+
+
+def _present(context: ssl.SSLContext, cert_file: Path | None, key_file: Path | None) -> None:
+    if cert_file is None or key_file is None:
+        return
+    bytes_of("IOP_NODE_CERT_FILE", cert_file, MAX_TLS_FILE_BYTES)
+    bytes_of("IOP_NODE_KEY_FILE", key_file, MAX_TLS_FILE_BYTES)
+    try:
+        # Without a password, an encrypted key would be asked for on the terminal.
+        context.load_cert_chain(cert_file, key_file, password="")
+    except OSError as error:
+        name = "IOP_NODE_CERT_FILE with IOP_NODE_KEY_FILE"
+        raise _unusable(name, cert_file, error) from None
 
 
 def _unusable(name: str, path: Path | None, error: OSError) -> SettingsInvalid:

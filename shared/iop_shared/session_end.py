@@ -1,7 +1,7 @@
 """What both ends of a session do alike, on an event loop.
 
 It joins the pure parts of `iop_shared.session` (handshake, outbox, liveness) to a transport:
-batches go in by `receive` and out by `next_batch`, heartbeats are sent and silence is noticed,
+batches go in by `receive` and out by `take_batch`, heartbeats are sent and silence is noticed,
 frames of another epoch are counted and dropped, and a peer that breaks a rule ends the session.
 What a frame means is the end's own to know; it says so by the methods marked below.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from iop.runtime_pb2 import Heartbeat
@@ -55,7 +55,7 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         self._liveness = liveness
         self._outbox: Outbox[Sent] = Outbox()
         self._heartbeats = 0
-        self._writer: asyncio.Future[None] | None = None
+        self._wake: Callable[[], None] = _nobody
         self._closed_because: str | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done once the session is over."""
@@ -72,16 +72,16 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
 
     # -- the transport's side ------------------------------------------------------------------
 
-    async def next_batch(self) -> Batch | None:
-        """What waits, as soon as something does; None once the session is over."""
-        while not self._outbox:
-            if not self.is_open:
-                return None
-            self._writer = self._loop.create_future()
-            try:
-                await self._writer
-            finally:
-                self._writer = None
+    def attach(self, wake: Callable[[], None]) -> None:
+        """`wake` is called whenever something more waits to be taken, and at the end. It must take
+        nothing by itself: more may be queued before its caller returns."""
+        self._wake = wake
+        wake()
+
+    def take_batch(self) -> Batch | None:
+        """What waits; None where nothing does. Also what is left once the session is over."""
+        if not self._outbox:
+            return None
         self._liveness.said(self._loop.time())
         return self._batch(self._outbox.take())
 
@@ -176,10 +176,6 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
 
     # ------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
-
     def _tick(self) -> None:
         # The loop may call a timer early by its clock's resolution. The timer itself cannot be
         # asked: uvloop's call_at returns a plain handle for what is due already.
@@ -195,3 +191,7 @@ class SessionEnd(ABC, Generic[Sent, Heard, Batch]):
         if self.is_open:
             self._due = self._liveness.next_due()
             self._timer = self._loop.call_at(self._due, self._tick)
+
+
+def _nobody() -> None:
+    """Before there is a transport."""

@@ -14,24 +14,24 @@ from tests.compose.compose_rig import NODES, WORKERS, Site, connected, container
 
 SPEAKS = """
 import asyncio, os
-import grpc, grpc.aio
-from iop.runtime_pb2 import Hello, NodeBatch, NodeFrame, ProtocolRange
-from iop.runtime_pb2_grpc import NodeLinkStub
+from iop.runtime_pb2 import EdgeBatch, Hello, NodeBatch, NodeFrame, ProtocolRange
+from iop_shared.rpc.client import dial
+from iop_shared.rpc.codes import RpcError
 
 async def speak(low, high):
     hello = Hello(
         protocol=ProtocolRange(min=low, max=high), instance_id="scripted", version="another"
     )
-    token = (("authorization", "Bearer " + os.environ["TOKEN"]),)
-    async with grpc.aio.insecure_channel("edge:50051") as channel:
-        call = NodeLinkStub(channel).Session(metadata=token)
-        await call.write(NodeBatch(frames=[NodeFrame(hello=hello)]))
-        try:
-            batch = await call.read()
-            print("welcome", batch.frames[0].welcome.protocol)
-        except grpc.aio.AioRpcError as error:
-            print("refused", error.code().name, error.details().partition(":")[0])
-        call.cancel()
+    token = [("authorization", "Bearer " + os.environ["TOKEN"])]
+    edge = await dial("edge", 50051, tls=None)
+    call = edge.call("edge", "/iop.NodeLink/Session", token, max_message_bytes=1 << 20)
+    call.send(NodeBatch(frames=[NodeFrame(hello=hello)]).SerializeToString())
+    try:
+        batch = EdgeBatch.FromString(await call.read())
+        print("welcome", batch.frames[0].welcome.protocol)
+    except RpcError as error:
+        print("refused", error.code.name, error.details.partition(":")[0])
+    edge.close("done")
 
 asyncio.run(speak(*map(int, os.environ["RANGE"].split("-"))))
 """

@@ -15,7 +15,8 @@ from ingress_rig import PROVIDER_TOKEN, Rig, openai_client
 from ingress_upstreams import COMPLETION
 from openai import AsyncOpenAI
 
-from iop import runtime_pb2, runtime_pb2_grpc
+from iop import runtime_pb2
+from tests.wire import runtime_pb2_grpc
 
 pytestmark = pytest.mark.e2e
 

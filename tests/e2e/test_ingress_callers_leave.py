@@ -13,7 +13,8 @@ import pytest
 from e2e_harness import CALLER_TOKEN, HANG_UP_DEADLINE_S, PROMPT_CANARY, Edge, RawCall
 from ingress_rig import Rig
 
-from iop import runtime_pb2, runtime_pb2_grpc
+from iop import runtime_pb2
+from tests.wire import runtime_pb2_grpc
 
 pytestmark = pytest.mark.e2e
 

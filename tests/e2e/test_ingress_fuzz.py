@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ingress_rig import Rig
 
-from iop import runtime_pb2, runtime_pb2_grpc
+from iop import runtime_pb2
 from iop_edge.serve.dialect.caller_protocols import CALLER_PROTOCOLS
 from iop_edge.serve.openai.description import document
+from tests.wire import runtime_pb2_grpc
 
 pytestmark = pytest.mark.e2e
 

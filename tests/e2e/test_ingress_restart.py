@@ -16,7 +16,8 @@ from ingress_rig import CANARIES, SECOND_TOKEN, Rig, openai_client, principal, w
 from ingress_upstreams import COMPLETION
 from openai import AuthenticationError
 
-from iop import runtime_pb2, runtime_pb2_grpc
+from iop import runtime_pb2
+from tests.wire import runtime_pb2_grpc
 
 pytestmark = pytest.mark.e2e
 

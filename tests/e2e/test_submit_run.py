@@ -10,7 +10,8 @@ from e2e_harness import CALLER_TOKEN, HANG_UP_DEADLINE_S, Config, Edge, Upstream
 
 from demo.site import Site
 from demo.small_upstream import words_for
-from iop import runtime_pb2, runtime_pb2_grpc
+from iop import runtime_pb2
+from tests.wire import runtime_pb2_grpc
 
 pytestmark = pytest.mark.e2e
 

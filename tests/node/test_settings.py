@@ -49,7 +49,7 @@ def test_a_node_uses_tls_unless_its_edge_is_on_loopback_or_plaintext_was_asked_f
     settings = read_settings(environment(**changes))
     assert settings.is_plaintext is is_plaintext
     if is_plaintext:
-        assert settings.credentials() is None
+        assert settings.tls_context() is None
 
 
 @pytest.mark.req("NODE-1")

@@ -27,6 +27,7 @@ from iop_node.link.session import NodeSessionEnd
 from iop_node.runtime.router import Attempt
 from iop_shared.ids import NodeId, Resource
 from iop_shared.session.flow import WindowBudget
+from tests.batches import next_batch
 
 NODE = NodeId("gpu-a")
 
@@ -110,7 +111,7 @@ class Pair:
         ports = ports or Ports(execute)
         hello = Hello(protocol=ProtocolRange(min=1, max=1), instance_id=instance_id)
         session = await self.hub.join(NODE, hello)
-        first = await session.next_batch()
+        first = await next_batch(session)
         assert first is not None
         end = NodeSessionEnd(first.frames[0].welcome, ports, WindowBudget())
         self._ends.append(end)
@@ -137,7 +138,7 @@ class Pair:
 
 
 async def _pump(source: NodeSession | NodeSessionEnd, sink: NodeSession | NodeSessionEnd) -> None:
-    while (batch := await source.next_batch()) is not None:
+    while (batch := await next_batch(source)) is not None:
         sink.receive(batch)  # type: ignore[arg-type]  # each end's batches fit the other end
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-
-import grpc
 
 from iop.runtime_pb2 import AttemptOpen, NodeConfigPayload, ProviderTunnelRequest
 from iop_edge.config.effective import Server, Tls
@@ -49,7 +48,7 @@ class Edge:
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[int]:
         config = Server(listen=f"127.0.0.1:{port}", tls=self.tls)
-        async with GrpcListener(config, {SERVICE_NAME: self.link.add_to}) as listener:
+        async with GrpcListener(config, {SERVICE_NAME: self.link}) as listener:
             self.port = int(listener.address.rpartition(":")[2])
             yield self.port
         self.hub.close_all("the test is over")
@@ -80,12 +79,12 @@ def dialer(
     host: str = "127.0.0.1",
     token: str = TOKEN,
     instance_id: str = "one",
-    credentials: grpc.ChannelCredentials | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Dialer:
     return Dialer(
         address=f"{host}:{port}",
         token=token,
-        credentials=credentials,
+        tls=tls,
         instance_id=instance_id,
         version="test",
         ports=Ports(echo),

@@ -36,6 +36,7 @@ from iop_node.runtime.router import Attempt
 from iop_shared.errors import Fault
 from iop_shared.session.flow import INITIAL_WINDOW_BYTES, MAX_WINDOW_BYTES, WindowBudget
 from iop_shared.session.handshake import ProtocolError
+from tests.batches import next_batch
 from tests.simulation.virtual import run_virtually
 
 from .arbitrary import messages
@@ -103,7 +104,7 @@ async def _edge_survives(script: list[Any]) -> None:
                 await at_once(attempts[-1].next_chunk)
                 await at_once(attempts[-1].next_event)
             case "write":
-                await at_once(session.next_batch)
+                await at_once(lambda: next_batch(session))
             case "refresh":
                 session.refresh(NodeConfigPayload(generation=2))
             case "wait":
@@ -128,7 +129,7 @@ async def _edge_survives(script: list[Any]) -> None:
                 while await attempt.next_event() is not None:
                     pass
     async with asyncio.timeout(1):
-        while await session.next_batch() is not None:
+        while await next_batch(session) is not None:
             pass
 
 
@@ -171,7 +172,7 @@ async def _node_survives(script: list[Any]) -> None:
     for move in script:
         match move:
             case "write":
-                await at_once(end.next_batch)
+                await at_once(lambda: next_batch(end))
             case "read":
                 end.report()
             case "wait":
@@ -182,7 +183,7 @@ async def _node_survives(script: list[Any]) -> None:
                 end.receive(EdgeBatch(session_epoch=epoch, frames=frames))
     end.close("the test is over")
     async with asyncio.timeout(60):
-        while await end.next_batch() is not None:
+        while await next_batch(end) is not None:
             pass
         await end._idle.wait()
     assert running == 0

@@ -29,13 +29,13 @@ from iop.runtime_pb2 import (
     RunRequest,
     Welcome,
 )
-from iop.runtime_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
 from iop_node.adapters.base import Responder, RunCall, TextDelta, ToolCallDelta
 from iop_node.link.dialer import Dialer
 from iop_node.runtime.router import Attempt
 from iop_shared.session.flow import CREDIT_LIMIT_BYTES, INITIAL_WINDOW_BYTES
-from iop_shared.wire import SERVER_OPTIONS
+from tests.wire.runtime_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
 
+from .official import SERVER_OPTIONS
 from .rig import dialer, echo, running
 
 UNKNOWN_FIELD = b"\xfa\x07\x03abc"  # field 127, three bytes: of no version yet

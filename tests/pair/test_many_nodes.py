@@ -59,7 +59,7 @@ def dialers(port: int) -> Iterator[Dialer]:
         yield Dialer(
             address=f"127.0.0.1:{port}",
             token=token_of(name),
-            credentials=None,
+            tls=None,
             instance_id=name,
             version="test",
             ports=Ports(echo),

@@ -43,6 +43,7 @@ from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey, Generation, ModelId, NodeId, ProviderId, RunId, Target
 from iop_shared.profiles import Operation, ProtocolProfile
 from iop_shared.session.flow import WindowBudget
+from tests.batches import next_batch
 
 from .conftest import Ports, _pump
 
@@ -201,7 +202,7 @@ class World:
     async def join(self, node_id: str, execute: Execute) -> None:
         hello = Hello(protocol=ProtocolRange(min=1, max=1), instance_id=node_id)
         session = await self.hub.join(NodeId(node_id), hello)
-        first = await session.next_batch()
+        first = await next_batch(session)
         assert first is not None
         end = NodeSessionEnd(first.frames[0].welcome, Ports(execute), WindowBudget())
         self._tasks += [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import grpc
 import pytest
 import trustme
 from cryptography import x509
@@ -109,9 +109,9 @@ def theirs(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "theirs")
 
 
-def credentials(
+def node_tls(
     trusted: Authority | None, certificate: tuple[Path, Path] | None = None
-) -> grpc.ChannelCredentials | None:
+) -> ssl.SSLContext | None:
     """What a node makes of these files, by its own settings."""
     environment = {"IOP_EDGE": "edge.example:1", "IOP_NODE_TOKEN": TOKEN}
     if trusted is not None:
@@ -119,7 +119,7 @@ def credentials(
     if certificate is not None:
         environment["IOP_NODE_CERT_FILE"] = str(certificate[0])
         environment["IOP_NODE_KEY_FILE"] = str(certificate[1])
-    return read_settings(environment).credentials()
+    return read_settings(environment).tls_context()
 
 
 async def reasons(node: Dialer, count: int) -> list[str]:
@@ -144,7 +144,7 @@ async def test_a_node_joins_an_edge_whose_authority_it_was_given(ours: Authority
     edge = Edge(tls=ours.tls("127.0.0.1"))
     async with (
         edge.serving() as port,
-        running(dialer(port, credentials=credentials(ours))),
+        running(dialer(port, tls=node_tls(ours))),
     ):
         await edge.until(edge.is_connected)
         assert await edge.ask(b"over TLS") == b"over TLS"
@@ -157,7 +157,7 @@ async def test_an_edge_of_another_authority_is_told_as_such_and_tried_again(
 ) -> None:
     edge = Edge(tls=ours.tls("127.0.0.1"))
     async with edge.serving() as port:
-        node = dialer(port, credentials=credentials(None if is_public else theirs))
+        node = dialer(port, tls=node_tls(None if is_public else theirs))
         said = await reasons(node, 2)
     assert [reason.partition(":")[0] for reason in said] == ["tls_untrusted"] * 2
     assert "IOP_EDGE_CA_FILE" in said[0]
@@ -168,7 +168,7 @@ async def test_an_edge_of_another_authority_is_told_as_such_and_tried_again(
 async def test_a_certificate_for_another_host_is_told_as_such(ours: Authority) -> None:
     edge = Edge(tls=ours.tls("edge.example"))
     async with edge.serving() as port:
-        said = await reasons(dialer(port, credentials=credentials(ours)), 1)
+        said = await reasons(dialer(port, tls=node_tls(ours)), 1)
     assert said[0].startswith("tls_wrong_name:")
 
 
@@ -176,7 +176,7 @@ async def test_a_certificate_for_another_host_is_told_as_such(ours: Authority) -
 async def test_a_node_that_wants_tls_never_falls_back_to_plaintext(ours: Authority) -> None:
     edge = Edge()
     async with edge.serving() as port:
-        said = await reasons(dialer(port, credentials=credentials(ours)), 1)
+        said = await reasons(dialer(port, tls=node_tls(ours)), 1)
     assert said[0].startswith("tls_not_spoken:")
     assert edge.pool.events == []
 
@@ -201,7 +201,7 @@ async def test_a_client_certificate_of_the_same_node_lets_it_in(
     own = theirs.issue_for_client(*names, common_name=common_name)
     async with (
         edge.serving() as port,
-        running(dialer(port, credentials=credentials(ours, own))),
+        running(dialer(port, tls=node_tls(ours, own))),
     ):
         await edge.until(edge.is_connected)
 
@@ -224,7 +224,7 @@ async def test_a_client_certificate_of_another_node_is_refused_like_a_wrong_toke
     edge = Edge(tls=ours.tls("127.0.0.1", client_ca=theirs))
     other = theirs.issue_for_client(*names, common_name=common_name)
     async with edge.serving() as port:
-        node = dialer(port, credentials=credentials(ours, other))
+        node = dialer(port, tls=node_tls(ours, other))
         with pytest.raises(TokenRefused, match="certificate is not that of node gpu-a"):
             async with asyncio.timeout(10):
                 await node.run()
@@ -238,7 +238,7 @@ async def test_a_wrong_token_beside_a_good_certificate_learns_nothing_of_the_cer
     edge = Edge(tls=ours.tls("127.0.0.1", client_ca=ours))
     own = ours.issue("gpu-b")
     async with edge.serving() as port:
-        node = dialer(port, token="w" * 40, credentials=credentials(ours, own))
+        node = dialer(port, token="w" * 40, tls=node_tls(ours, own))
         with pytest.raises(TokenRefused, match="the token is not one of this edge's nodes"):
             async with asyncio.timeout(10):
                 await node.run()
@@ -252,7 +252,7 @@ async def test_without_a_certificate_of_the_asked_authority_there_is_no_session(
     edge = Edge(tls=ours.tls("127.0.0.1", client_ca=ours))
     foreign = theirs.issue("gpu-a") if has_certificate else None
     async with edge.serving() as port:
-        said = await reasons(dialer(port, credentials=credentials(ours, foreign)), 1)
+        said = await reasons(dialer(port, tls=node_tls(ours, foreign)), 1)
     assert said[0].startswith("closed_early:")
     assert "IOP_NODE_CERT_FILE" in said[0]
     assert edge.pool.events == []
@@ -289,7 +289,7 @@ def test_a_node_names_the_variable_whose_file_is_no_certificate(
     if variable == "IOP_NODE_CERT_FILE":
         environment["IOP_NODE_KEY_FILE"] = str(no_pem)
     with pytest.raises(SettingsInvalid, match=f"{variable}.*no.pem.*no usable PEM"):
-        read_settings(environment).credentials()
+        read_settings(environment).tls_context()
 
 
 @pytest.mark.req("NODE-1")
@@ -307,4 +307,4 @@ def test_a_node_asks_no_terminal_for_the_password_of_its_key(tmp_path: Path) -> 
         "IOP_NODE_KEY_FILE": str(key),
     }
     with pytest.raises(SettingsInvalid, match=r"IOP_NODE_KEY_FILE.*its key has a password"):
-        read_settings(environment).credentials()
+        read_settings(environment).tls_context()

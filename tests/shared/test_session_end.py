@@ -12,6 +12,7 @@ from iop.runtime_pb2 import Heartbeat
 from iop_shared.session.liveness import Liveness
 from iop_shared.session.outbox import Chunk
 from iop_shared.session_end import SessionEnd
+from tests.batches import next_batch
 
 
 class PlainEnd(SessionEnd[Heartbeat, Heartbeat, list[Heartbeat | Chunk]]):
@@ -47,7 +48,7 @@ def test_an_end_beats_while_nothing_is_said_and_gives_a_silent_peer_up(run: obje
         end = PlainEnd(interval_s=0.01, silence_limit_s=0.1)
         async with asyncio.timeout(5):
             beats = 0
-            while await end.next_batch() is not None:
+            while await next_batch(end) is not None:
                 beats += 1
             await end.over.wait()
         return beats, end.close_reason
@@ -65,7 +66,7 @@ async def test_an_end_that_is_too_busy_to_beat_ticks_all_the_same() -> None:
     async with asyncio.timeout(5):
         while end.ticks < 3:
             end.send_frame(1, Heartbeat(sequence=7))
-            batch = await end.next_batch()
+            batch = await next_batch(end)
             assert batch is not None
             await asyncio.sleep(0)
     end.close("the test is over")

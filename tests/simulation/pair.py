@@ -59,6 +59,7 @@ from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey, Generation, ModelId, NodeId, ProviderId, RunId, Target
 from iop_shared.profiles import Operation, ProtocolProfile
 from iop_shared.session.flow import WindowBudget
+from tests.batches import next_batch
 from tests.simulation.virtual import run_virtually
 
 NODES = ("n0", "n1", "n2")
@@ -245,7 +246,7 @@ class Machine:
                 self._world.tell(f"{instance_id} {refusal.code}")
                 continue
             self._world.tell(f"{instance_id} joined as {session.epoch}")
-            first = await session.next_batch()
+            first = await next_batch(session)
             await self._lag()
             if first is None or not self.is_wanted.is_set():
                 session.close("the dial was given up")
@@ -270,7 +271,7 @@ class Machine:
         self, source: NodeSession | NodeSessionEnd, sink: NodeSession | NodeSessionEnd
     ) -> None:
         """Carry batches, late but in order, until one end is gone; the other then hears of it."""
-        while (batch := await source.next_batch()) is not None:
+        while (batch := await next_batch(source)) is not None:
             await self._lag()
             if not sink.is_open:
                 source.close("reset by the other end")

@@ -9,12 +9,13 @@ one watcher that does not read would then hold up a drain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-import grpc
-import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # no stubs
+from google.protobuf.message import DecodeError
+
+from iop.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from iop_shared.rpc.codes import RpcError, StatusCode
+from iop_shared.rpc.server import Method, ServerCall
 
 SERVICE_NAME = "grpc.health.v1.Health"
 
@@ -22,11 +23,10 @@ WHOLE_SERVER = ""
 """The name by which the protocol asks for the server as a whole."""
 
 MAX_WATCHERS = 64
+MAX_REQUEST_BYTES = 4096
 
-_Context = grpc.aio.ServicerContext[Any, Any]
 
-
-class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no stubs
+class HealthService:
     """Serves `Check` and `Watch` for the whole server and for the services it is told of."""
 
     def __init__(self, services: Iterable[str]) -> None:
@@ -34,8 +34,11 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no
         self._is_serving = False
         self._changed: set[asyncio.Event] = set()
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+    def methods(self) -> Mapping[str, Method]:
+        return {
+            "Check": Method(self._check, MAX_REQUEST_BYTES),
+            "Watch": Method(self._watch, MAX_REQUEST_BYTES),
+        }
 
     def set_serving(self, is_serving: bool) -> None:
         """What every answer says from now on; every watcher hears it. NOT_SERVING at first."""
@@ -43,28 +46,41 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no
         for changed in self._changed:
             changed.set()
 
-    async def Check(self, request: Any, context: _Context) -> Any:
-        if request.service not in self._known:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service here")
-        return self._answer(request.service)
+    async def _check(self, call: ServerCall) -> None:
+        service = await _asked(call)
+        if service not in self._known:
+            raise RpcError(StatusCode.NOT_FOUND, "no such service here")
+        call.send(self._answer(service))
 
-    async def Watch(self, request: Any, context: _Context) -> AsyncIterator[Any]:
+    async def _watch(self, call: ServerCall) -> None:
+        service = await _asked(call)
         if len(self._changed) >= MAX_WATCHERS:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watch already; use Check"
+            raise RpcError(
+                StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watch already; use Check"
             )
         changed = asyncio.Event()
         self._changed.add(changed)
         try:
             while True:
-                yield self._answer(request.service)
+                await call.write(self._answer(service))
                 await changed.wait()
                 changed.clear()
         finally:
             self._changed.discard(changed)
 
-    def _answer(self, service: str) -> Any:
-        status = health_pb2.HealthCheckResponse
+    def _answer(self, service: str) -> bytes:
         if service not in self._known:
-            return status(status=status.SERVICE_UNKNOWN)
-        return status(status=status.SERVING if self._is_serving else status.NOT_SERVING)
+            status = HealthCheckResponse.SERVING_STATUS_SERVICE_UNKNOWN
+        elif self._is_serving:
+            status = HealthCheckResponse.SERVING_STATUS_SERVING
+        else:
+            status = HealthCheckResponse.SERVING_STATUS_NOT_SERVING
+        return HealthCheckResponse(status=status).SerializeToString()
+
+
+async def _asked(call: ServerCall) -> str:
+    message = await call.read()
+    try:
+        return HealthCheckRequest.FromString(message or b"").service
+    except DecodeError:
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "no HealthCheckRequest") from None

@@ -17,30 +17,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import grpc
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from iop.runtime_pb2 import DESCRIPTOR, Hello, NodeBatch
-from iop.runtime_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
 from iop_edge.runtime.node_claims import MAX_ID_CHARS
 from iop_edge.runtime.node_hub import JoinRefused, NodeHub
-from iop_edge.runtime.node_session import NodeSession
 from iop_edge.serve.peer_certificate import names_node
 from iop_shared import logs
 from iop_shared.ids import NodeId
+from iop_shared.rpc.codes import RpcError, StatusCode
+from iop_shared.rpc.server import Method, ServerCall
 from iop_shared.session_end import PARTING_TIMEOUT_S
-from iop_shared.wire import AUTHORIZATION
+from iop_shared.session_link import SessionLink
+from iop_shared.wire import AUTHORIZATION, MAX_MESSAGE_BYTES
 
 SERVICE_NAME = DESCRIPTOR.services_by_name["NodeLink"].full_name
 
 HELLO_TIMEOUT_S = 10.0
 
 _log = logs.get("node_link")
-
-_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class NodeTokens:
@@ -65,7 +62,7 @@ class NodeTokens:
         return node_id if hmac.compare_digest(known, digest) else None
 
 
-class NodeLink(NodeLinkServicer):
+class NodeLink:
     """Serves `Session`. With `binds_certificates` the transport has verified a certificate of the
     peer, and it must be that of the node whose token the peer holds."""
 
@@ -80,14 +77,12 @@ class NodeLink(NodeLinkServicer):
         """Holders of a valid token that were not let in, since the start."""
         self.is_draining = False
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        add_NodeLinkServicer_to_server(self, server)
+    def methods(self) -> Mapping[str, Method]:
+        return {"Session": Method(self._session, MAX_MESSAGE_BYTES)}
 
-    async def Session(  # type: ignore[override]  # grpc takes a coroutine that writes as well
-        self, request_iterator: AsyncIterator[NodeBatch], context: _Context
-    ) -> None:
-        node_id = await self._authenticated(context)
-        hello = await self._hello(request_iterator, context)
+    async def _session(self, call: ServerCall) -> None:
+        node_id = self._authenticated(call)
+        hello = await _hello(call)
         try:
             session = await self._hub.join(node_id, hello)
         except JoinRefused as refusal:
@@ -100,92 +95,68 @@ class NodeLink(NodeLinkServicer):
                     refusals=self.joins_refused,
                 )
             status = (
-                grpc.StatusCode.ALREADY_EXISTS
+                StatusCode.ALREADY_EXISTS
                 if refusal.code == "already_connected"
-                else grpc.StatusCode.FAILED_PRECONDITION
+                else StatusCode.FAILED_PRECONDITION
             )
-            await context.abort(status, f"{refusal.code}: {refusal}")
-        reader = asyncio.create_task(_read(session, request_iterator))
-        writer = asyncio.create_task(_write(session, context))
+            raise RpcError(status, f"{refusal.code}: {refusal}") from None
         try:
-            # Not the writer alone: a peer that takes nothing would keep it, and all that it holds.
+            link = SessionLink(session, call, NodeBatch.FromString, peer="node")
             await asyncio.wait((session.closed,))
-            # What was said last is still written, to a peer that takes it.
-            await asyncio.wait((writer,), timeout=PARTING_TIMEOUT_S)
+            if not await link.said_all(PARTING_TIMEOUT_S):
+                # Nothing is held any longer for a peer that does not take it.
+                call.fail(RpcError(StatusCode.UNAVAILABLE, "the node takes nothing"))
         finally:
             session.close("the stream ended")
-            reader.cancel()
-            writer.cancel()
-            await asyncio.wait((reader, writer))
         if session.close_reason and session.close_reason.startswith("protocol_error"):
-            await context.abort(grpc.StatusCode.INTERNAL, session.close_reason)
+            raise RpcError(StatusCode.INTERNAL, session.close_reason)
 
-    async def _authenticated(self, context: _Context) -> NodeId:
+    def _authenticated(self, call: ServerCall) -> NodeId:
         if self.is_draining:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "draining: the edge is stopping")
-        metadata = dict(context.invocation_metadata() or ())
-        presented = metadata.get(AUTHORIZATION)
-        node_id = self._tokens.owner(presented if isinstance(presented, str) else None)
+            raise RpcError(StatusCode.UNAVAILABLE, "draining: the edge is stopping")
+        node_id = self._tokens.owner(call.headers.get(AUTHORIZATION))
         if node_id is None:
-            self._count_refusal(context)
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "the token is not one of this edge's nodes"
-            )
-            raise AssertionError("abort does not return")
-        if self._binds_certificates and not names_node(context.auth_context(), node_id):
-            self._count_refusal(context)
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, f"the certificate is not that of node {node_id}"
+            self._count_refusal(call)
+            raise RpcError(StatusCode.UNAUTHENTICATED, "the token is not one of this edge's nodes")
+        if self._binds_certificates and not names_node(call.certificate, node_id):
+            self._count_refusal(call)
+            raise RpcError(
+                StatusCode.UNAUTHENTICATED, f"the certificate is not that of node {node_id}"
             )
         return node_id
 
-    async def _hello(self, request_iterator: AsyncIterator[NodeBatch], context: _Context) -> Hello:
-        try:
-            first = await asyncio.wait_for(anext(request_iterator), HELLO_TIMEOUT_S)
-        except (TimeoutError, StopAsyncIteration):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no hello arrived")
-            raise AssertionError("abort does not return") from None
-        if len(first.frames) != 1 or not first.frames[0].HasField("hello"):
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "the first frame of a node must be its hello"
-            )
-        hello = first.frames[0].hello
-        if not hello.instance_id:
-            # Without it one process could not be told from another, and each would take the place.
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "a hello must name its process (instance_id)"
-            )
-        if len(hello.instance_id) > MAX_ID_CHARS:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"an instance_id has at most {MAX_ID_CHARS} characters",
-            )
-        return hello
-
-    def _count_refusal(self, context: _Context) -> None:
+    def _count_refusal(self, call: ServerCall) -> None:
         self._refusals += 1
         if _is_telling(self._refusals):
-            _log.warning("node_unauthenticated", peer=context.peer(), refusals=self._refusals)
+            _log.warning("node_unauthenticated", peer=call.peer, refusals=self._refusals)
+
+
+async def _hello(call: ServerCall) -> Hello:
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            message = await call.read()
+    except TimeoutError:
+        message = None
+    if message is None:
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "no hello arrived")
+    try:
+        first = NodeBatch.FromString(message)
+    except DecodeError:
+        raise RpcError(StatusCode.INTERNAL, "a message that is no batch") from None
+    if len(first.frames) != 1 or not first.frames[0].HasField("hello"):
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "the first frame of a node must be its hello")
+    hello = first.frames[0].hello
+    if not hello.instance_id:
+        # Without it one process could not be told from another, and each would take the place.
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "a hello must name its process (instance_id)")
+    if len(hello.instance_id) > MAX_ID_CHARS:
+        raise RpcError(
+            StatusCode.INVALID_ARGUMENT,
+            f"an instance_id has at most {MAX_ID_CHARS} characters",
+        )
+    return hello
 
 
 def _is_telling(count: int) -> bool:
     """The 1st, 2nd, 4th, 8th …: one that retries for days must not fill the log."""
     return count & (count - 1) == 0
-
-
-async def _write(session: NodeSession, context: _Context) -> None:
-    try:
-        while (batch := await session.next_batch()) is not None:
-            await context.write(batch)
-    except Exception as error:
-        session.close(f"the connection broke: {type(error).__name__}")
-
-
-async def _read(session: NodeSession, batches: AsyncIterator[NodeBatch]) -> None:
-    try:
-        async for batch in batches:
-            session.receive(batch)
-    except Exception as error:
-        session.close(f"the connection broke: {type(error).__name__}")
-    else:
-        session.close("closed by the node")

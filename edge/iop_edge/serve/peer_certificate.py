@@ -12,21 +12,25 @@ Names are compared as they are, without wildcards and without folding case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from iop_shared.ids import NodeId
 
 URI_PREFIX = "urn:iop:node:"
 
-AuthContext = Mapping[str, Iterable[bytes]]
-"""What gRPC knows of a peer: property names to values."""
+Certificate = Mapping[str, Any]
+"""As `ssl.SSLSocket.getpeercert` gives it, of a certificate that was verified."""
 
 
-def names_node(peer: AuthContext, node_id: NodeId) -> bool:
+def names_node(certificate: Certificate | None, node_id: NodeId) -> bool:
     """Whether the peer's certificate, which the transport has verified, is that of the node."""
-    alternatives = frozenset(peer.get("x509_subject_alternative_name", ()))
+    if certificate is None:
+        return False
+    alternatives = frozenset(certificate.get("subjectAltName", ()))
     if alternatives:
-        accepted = {node_id.encode(), (URI_PREFIX + quote(node_id, safe="")).encode()}
+        accepted = {("DNS", node_id), ("URI", URI_PREFIX + quote(node_id, safe=""))}
         return not accepted.isdisjoint(alternatives)
-    return node_id.encode() in peer.get("x509_common_name", ())
+    names = [pair for part in certificate.get("subject", ()) for pair in part]
+    return ("commonName", node_id) in names

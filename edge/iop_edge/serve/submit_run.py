@@ -7,13 +7,11 @@ responses. Admission, dispatch and usage are the run service's, as for every oth
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
-from urllib.parse import unquote
+from typing import Protocol
 
-import grpc
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from iop.runtime_pb2 import (
     DESCRIPTOR,
@@ -47,7 +45,9 @@ from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import ModelId, RunId, Target
 from iop_shared.profiles import Capability
-from iop_shared.wire import AUTHORIZATION
+from iop_shared.rpc.codes import RpcError, StatusCode
+from iop_shared.rpc.server import Method, ServerCall
+from iop_shared.wire import AUTHORIZATION, MAX_MESSAGE_BYTES
 
 SERVICE_NAME = DESCRIPTOR.services_by_name["RunIngress"].full_name
 CODE_KEY = "iop-code"
@@ -56,8 +56,6 @@ RETRY_AFTER_KEY = "retry-after"
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 _log = logs.get("submit_run")
-
-_Context = grpc.aio.ServicerContext[SubmitRunRequest, bytes]
 
 
 class _Answer(Protocol):
@@ -89,40 +87,40 @@ class SubmitRun:
         self._snapshots = snapshots
         self._runs = runs
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve it on the listener that nodes dial."""
-        method = grpc.unary_stream_rpc_method_handler(
-            self._submit,
-            request_deserializer=SubmitRunRequest.FromString,
-            response_serializer=bytes,
-        )
-        handler = grpc.method_handlers_generic_handler(SERVICE_NAME, {"SubmitRun": method})
-        server.add_generic_rpc_handlers((handler,))
+    def methods(self) -> Mapping[str, Method]:
+        return {"SubmitRun": Method(self._submit, MAX_MESSAGE_BYTES)}
 
-    async def _submit(self, request: SubmitRunRequest, context: _Context) -> AsyncIterator[bytes]:
+    async def _submit(self, call: ServerCall) -> None:
         try:
-            spec = self._spec(request, context)
+            metadata = {
+                key.encode("latin-1"): value.encode("latin-1")
+                for key, value in call.headers.items()
+            }
+            principal = self._authenticated(metadata, call)
+            spec = self._spec(await _request(call), metadata, principal)
             accepted = SubmitRunAccepted(run_id=spec.run_id, request_id=spec.request_id)
             async with self._runs.open(spec) as answer:
                 if answer.status < 400:
-                    yield SubmitRunResponse(accepted=accepted).SerializeToString()
+                    await call.write(SubmitRunResponse(accepted=accepted).SerializeToString())
                     async for response in answer:
-                        yield response
+                        await call.write(response)
             # The run is left first: its record names the upstream's status, not our code for it.
             if answer.status >= 400:
                 raise _refused_by_upstream(answer.status, answer.headers)
         except Fault as fault:
-            await _abort(context, fault)
+            raise _told(fault) from None
+        except RpcError:
+            raise
         except Exception as error:
             _log.error("submit_run_failed", error=type(error).__name__)
-            await _abort(context, Fault(Code.INTERNAL, "the edge failed on this request"))
+            raise _told(Fault(Code.INTERNAL, "the edge failed on this request")) from None
 
-    def _spec(self, request: SubmitRunRequest, context: _Context) -> RunSpec:
-        metadata = {
-            key.encode(): value.encode() if isinstance(value, str) else value
-            for key, value in context.invocation_metadata() or ()
-        }
-        principal = self._authenticated(metadata, context)
+    def _spec(
+        self,
+        request: SubmitRunRequest,
+        metadata: dict[bytes, bytes],
+        principal: Principal | None,
+    ) -> RunSpec:
         credential = provider_credential(self._provider_auth, metadata)
         _require_run(request)
         model = ModelId(request.model)
@@ -157,9 +155,9 @@ class SubmitRun:
             chars_per_token=group.chars_per_token if group else None,
         )
 
-    def _authenticated(self, metadata: dict[bytes, bytes], context: _Context) -> Principal | None:
+    def _authenticated(self, metadata: dict[bytes, bytes], call: ServerCall) -> Principal | None:
         if self._is_open_to_loopback:
-            if not _is_loopback(context.peer()):
+            if not _is_loopback(call.peer):
                 raise Fault(
                     Code.INVALID_API_KEY,
                     "this edge has no principals, so runs are taken from loopback peers only",
@@ -322,13 +320,11 @@ def _tokens(request: SubmitRunRequest, chars_per_token: float | None) -> TokenEs
 
 
 def _is_loopback(peer: str) -> bool:
-    """Whether gRPC's name of a peer (`ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`) is local."""
-    kind, _, rest = unquote(peer).partition(":")
-    if kind == "unix":
+    """Whether a peer's address (`unix` for one without) is of this machine."""
+    if peer == "unix":
         return True
-    host = rest.rpartition(":")[0].strip("[]")
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(peer)
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
@@ -349,13 +345,21 @@ def _refused_by_upstream(status: int, headers: HeaderPairs) -> Fault:
     return Fault(Code.UPSTREAM_INVALID, f"the upstream answered with status {status}")
 
 
-async def _abort(context: Any, fault: Fault) -> None:
-    trailers: list[tuple[str, str]] = [(CODE_KEY, fault.code.value)]
+async def _request(call: ServerCall) -> SubmitRunRequest:
+    message = await call.read()
+    if message is None:
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "no request arrived")
+    try:
+        return SubmitRunRequest.FromString(message)
+    except DecodeError:
+        raise RpcError(StatusCode.INVALID_ARGUMENT, "no SubmitRunRequest") from None
+
+
+def _told(fault: Fault) -> RpcError:
+    trailers = [(CODE_KEY, fault.code.value)]
     seconds = retry_after_s(fault)
     if seconds is not None:
         trailers.append((RETRY_AFTER_KEY, str(seconds)))
-    await context.abort(
-        grpc.StatusCode[fault.shape.grpc_status],
-        f"{fault.code.value}: {fault.message}",
-        trailing_metadata=tuple(trailers),
+    return RpcError(
+        StatusCode[fault.shape.grpc_status], f"{fault.code.value}: {fault.message}", trailers
     )

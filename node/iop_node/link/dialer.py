@@ -8,24 +8,28 @@ is retried with backoff, since any of them may pass.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-import grpc
-import grpc.aio
+from google.protobuf.message import DecodeError
 
-from iop.runtime_pb2 import EdgeBatch, Hello, NodeBatch, NodeFrame, ProtocolRange, Welcome
-from iop.runtime_pb2_grpc import NodeLinkStub
+from iop.runtime_pb2 import DESCRIPTOR, EdgeBatch, Hello, NodeFrame, ProtocolRange, Welcome
 from iop_node.core.backoff import Backoff
 from iop_node.link.refusal import meaning_of
 from iop_node.link.session import NodePorts, NodeSessionEnd
 from iop_shared import logs
+from iop_shared.rpc.client import ClientConnection, DialError, dial
+from iop_shared.rpc.codes import RpcError, StatusCode
+from iop_shared.rpc.stream import Stream
 from iop_shared.session.flow import WindowBudget
 from iop_shared.session.handshake import SPOKEN, ProtocolError
 from iop_shared.session_end import PARTING_TIMEOUT_S
-from iop_shared.wire import AUTHORIZATION, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, node_batch
+from iop_shared.session_link import SessionLink
+from iop_shared.wire import AUTHORIZATION, MAX_MESSAGE_BYTES, node_batch
+
+METHOD = f"/{DESCRIPTOR.services_by_name['NodeLink'].full_name}/Session"
 
 WELCOME_TIMEOUT_S = 15.0
 
@@ -34,8 +38,6 @@ SETTLED_AFTER_S = 10.0
 lost as soon as it is made must not be dialled again and again without a pause."""
 
 _log = logs.get("link")
-
-_Call = grpc.aio.StreamStreamCall[NodeBatch, EdgeBatch]
 
 
 class TokenRefused(Exception):
@@ -54,7 +56,7 @@ class Dialer:
         *,
         address: str,
         token: str,
-        credentials: grpc.ChannelCredentials | None,
+        tls: ssl.SSLContext | None,
         instance_id: str,
         version: str,
         ports: NodePorts,
@@ -64,7 +66,7 @@ class Dialer:
     ) -> None:
         self._address = address
         self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)
-        self._credentials = credentials
+        self._tls = tls
         self._instance_id = instance_id
         self._version = version
         self._ports = ports
@@ -123,40 +125,36 @@ class Dialer:
     # ------------------------------------------------------------------------------------------
 
     async def _hold_session(self) -> None:
-        channel = (
-            grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
-            if self._credentials is None
-            else grpc.aio.secure_channel(self._address, self._credentials, options=CHANNEL_OPTIONS)
-        )
-        async with channel:
-            call: _Call = NodeLinkStub(channel).Session(metadata=self._metadata)
-            try:
+        connection: ClientConnection | None = None
+        try:
+            async with asyncio.timeout(WELCOME_TIMEOUT_S) as self._greeting:
+                connection = await self._connected()
+                call = self._called(connection)
                 welcome = await self._greet(call)
-            except grpc.aio.AioRpcError as error:
-                raise _loss(error) from error
-            except BaseException:
-                call.cancel()
-                raise
-            try:
-                session = NodeSessionEnd(welcome, self._ports, self._budget)
-            except ProtocolError as error:
-                call.cancel()
-                raise SessionLost(f"protocol_error: {error}") from None
-            joined_at = asyncio.get_running_loop().time()
-            self._last_boot_id, self._last_epoch = session.boot_id, session.epoch
-            self.session = session
-            _log.info("edge_joined", node_id=session.node_id, session=session.epoch)
-            try:
-                await self._exchange(call, session)
-            finally:
-                self.session = None
-                session.close("the stream ended")
-                if asyncio.get_running_loop().time() - joined_at >= SETTLED_AFTER_S:
-                    self._backoff.reset()
-                self._dropped += session.dropped
-                call.cancel()
+            self._greeting = None
+            await self._held(call, welcome)
+        except TimeoutError:
+            raise SessionLost(f"no welcome from {self._address} in time") from None
+        except (DialError, RpcError) as error:
+            if isinstance(error, RpcError) and error.code is StatusCode.UNAUTHENTICATED:
+                raise TokenRefused(error.details) from error
+            has_heard = connection is not None and connection.has_heard
+            raise SessionLost(meaning_of(error, has_heard=has_heard)) from error
+        finally:
+            self._greeting = None
+            if connection is not None:
+                connection.close("the session ended")
 
-    async def _greet(self, call: _Call) -> Welcome:
+    async def _connected(self) -> ClientConnection:
+        host, _, port = self._address.rpartition(":")
+        return await dial(host.strip("[]"), int(port), tls=self._tls)
+
+    def _called(self, connection: ClientConnection) -> Stream:
+        return connection.call(
+            self._address, METHOD, self._metadata, max_message_bytes=MAX_MESSAGE_BYTES
+        )
+
+    async def _greet(self, call: Stream) -> Welcome:
         hello = Hello(
             protocol=ProtocolRange(min=SPOKEN.min, max=SPOKEN.max),
             instance_id=self._instance_id,
@@ -166,68 +164,41 @@ class Dialer:
             effective_generation=self._effective_generation(),
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
+        call.send(node_batch(0, [NodeFrame(hello=hello)]).SerializeToString())
+        message = await call.read()
+        if message is None:
+            raise SessionLost("closed by the edge before its welcome")
         try:
-            async with asyncio.timeout(WELCOME_TIMEOUT_S) as self._greeting:
-                # A refusal is told by the status of the call, which a failed write only hints at.
-                with suppress(asyncio.InvalidStateError):
-                    await call.write(node_batch(0, [NodeFrame(hello=hello)]))
-                first: Any = await call.read()
-        except TimeoutError:
-            raise SessionLost(f"no welcome from {self._address} in time") from None
-        finally:
-            self._greeting = None
-        if not isinstance(first, EdgeBatch):
-            raise SessionLost(f"{await call.code()}: {await call.details()}")
+            first = EdgeBatch.FromString(message)
+        except DecodeError:
+            raise SessionLost("the edge's first message was no batch") from None
         if not first.frames or not first.frames[0].HasField("welcome"):
             raise SessionLost("the edge's first frame was no welcome")
         return first.frames[0].welcome
 
-    async def _exchange(self, call: _Call, session: NodeSessionEnd) -> None:
-        """Both directions, until either or the session itself ends."""
-        reader = asyncio.create_task(_read(call, session))
-        writer = asyncio.create_task(_write(call, session))
+    async def _held(self, call: Stream, welcome: Welcome) -> None:
+        """The session, until either direction or itself ends. Raises SessionLost."""
         try:
-            # A session that ends by silence finds a writer that waits for the transport.
-            await asyncio.wait(
-                (reader, writer, session.closed), return_when=asyncio.FIRST_COMPLETED
-            )
+            session = NodeSessionEnd(welcome, self._ports, self._budget)
+        except ProtocolError as error:
+            raise SessionLost(f"protocol_error: {error}") from None
+        joined_at = asyncio.get_running_loop().time()
+        self._last_boot_id, self._last_epoch = session.boot_id, session.epoch
+        self.session = session
+        _log.info("edge_joined", node_id=session.node_id, session=session.epoch)
+        try:
+            link = SessionLink(session, call, EdgeBatch.FromString, peer="edge")
+            await asyncio.wait((session.closed,))
+            # What was said last (a goodbye, the end of the last attempt) is still sent.
+            if await link.said_all(PARTING_TIMEOUT_S):
+                # Breaking the call off would make an edge drop what it has not read yet. It ends
+                # the call itself once it has read all.
+                call.connection.end(call)
+                await asyncio.wait((link.over,), timeout=PARTING_TIMEOUT_S)
         finally:
+            self.session = None
             session.close("the stream ended")
-            # What was said last (a goodbye, the end of the last attempt) is still written.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(writer), PARTING_TIMEOUT_S)
-            if writer.done():
-                # Cancelling the call resets the stream, and the edge drops what it has not read
-                # yet. It ends the call itself once it has read all.
-                await asyncio.wait((reader,), timeout=PARTING_TIMEOUT_S)
-            for task in (reader, writer):
-                task.cancel()
-            await asyncio.wait((reader, writer))
+            if asyncio.get_running_loop().time() - joined_at >= SETTLED_AFTER_S:
+                self._backoff.reset()
+            self._dropped += session.dropped
         raise SessionLost(session.close_reason or "the stream ended")
-
-
-async def _read(call: _Call, session: NodeSessionEnd) -> None:
-    try:
-        while True:
-            batch: Any = await call.read()
-            if not isinstance(batch, EdgeBatch):
-                session.close("closed by the edge")
-                return
-            session.receive(batch)
-    except grpc.aio.AioRpcError as error:
-        session.close(f"{error.code().name}: {error.details()}")
-
-
-async def _write(call: _Call, session: NodeSessionEnd) -> None:
-    try:
-        while (batch := await session.next_batch()) is not None:
-            await call.write(batch)
-        await call.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-        session.close(f"the connection broke: {type(error).__name__}")
-
-
-def _loss(error: grpc.aio.AioRpcError) -> Exception:
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        return TokenRefused(error.details())
-    return SessionLost(meaning_of(error.code(), error.details()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 import grpc
@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from iop_edge.config.effective import Server
 from iop_edge.serve.grpc_health import MAX_WATCHERS
 from iop_edge.serve.grpc_listener import GrpcListener
+from iop_shared.rpc.server import Method
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -22,8 +23,13 @@ UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 NODE_LINK = "iop.NodeLink"
 
 
+class NoMethods:
+    def methods(self) -> Mapping[str, Method]:
+        return {}
+
+
 def listener(**config: bool) -> GrpcListener:
-    return GrpcListener(Server(listen="127.0.0.1:0", **config), {NODE_LINK: lambda server: None})
+    return GrpcListener(Server(listen="127.0.0.1:0", **config), {NODE_LINK: NoMethods()})
 
 
 @pytest.fixture

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from iop.runtime_pb2 import (
-    EdgeBatch,
     Hello,
     NodeBatch,
     NodeConfigPayload,
     NodeFrame,
     ProtocolRange,
+    ProviderResource,
 )
-from iop_edge.config.effective import Health
+from iop_edge.config.effective import Health, Server
 from iop_edge.runtime.node_hub import NodeHub
+from iop_edge.runtime.node_session import NodeSession
 from iop_edge.serve import node_link
-from iop_edge.serve.node_link import NodeLink, NodeTokens
+from iop_edge.serve.grpc_listener import GrpcListener
+from iop_edge.serve.node_link import SERVICE_NAME, NodeLink, NodeTokens
 from iop_shared.ids import NodeId, Resource
+from iop_shared.rpc.client import dial
+from iop_shared.rpc.codes import StatusCode
 from iop_shared.session.flow import WindowBudget
+from iop_shared.wire import MAX_MESSAGE_BYTES
 
 NODE = NodeId("gpu-a")
 TOKEN = "iop_node_0123abcd_" + "s" * 32
@@ -63,31 +66,21 @@ class NoPool:
     def probed_health(self, resource: Resource, health: Health) -> None: ...
 
 
-class DeafPeer:
-    """What gRPC hands to a servicer, for a peer whose window never opens."""
+MANY = [ProviderResource(id=f"{n:05d}" + "p" * 200) for n in range(5000)]
+"""About a mebibyte of a payload."""
+
+
+class ObservedHub(NodeHub):
+    """Shows the sessions that it opens."""
 
     def __init__(self) -> None:
-        self.is_written_to = asyncio.Event()
-        self.has_let_go = asyncio.Event()
+        super().__init__(boot_id="boot", version="test", pool=NoPool(), budget=WindowBudget())
+        self.sessions: asyncio.Queue[NodeSession] = asyncio.Queue()
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {TOKEN}"),)
-
-    async def write(self, batch: EdgeBatch) -> None:
-        self.is_written_to.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.has_let_go.set()
-
-    async def abort(self, code: object, details: str) -> None:
-        raise AssertionError(details)
-
-
-async def _says_hello_and_no_more() -> AsyncIterator[NodeBatch]:
-    hello = Hello(protocol=ProtocolRange(min=1, max=1), instance_id="one")
-    yield NodeBatch(frames=[NodeFrame(hello=hello)])
-    await asyncio.Event().wait()
+    async def join(self, node_id: NodeId, hello: Hello) -> NodeSession:
+        session = await super().join(node_id, hello)
+        self.sessions.put_nowait(session)
+        return session
 
 
 @pytest.mark.req("NODE-8")
@@ -95,13 +88,31 @@ async def test_a_session_that_is_over_holds_nothing_for_a_peer_that_takes_nothin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_link, "PARTING_TIMEOUT_S", 0.01)
-    hub = NodeHub(boot_id="boot", version="test", pool=NoPool(), budget=WindowBudget())
+    hub = ObservedHub()
     hub.set_desired({NODE: NodeConfigPayload(generation=1)})
     link = NodeLink(hub, NodeTokens({NODE: digest_of(TOKEN)}))
-    peer: Any = DeafPeer()
-    async with asyncio.timeout(5):
-        serving = asyncio.create_task(link.Session(_says_hello_and_no_more(), peer))
-        await peer.is_written_to.wait()
+    hello = Hello(protocol=ProtocolRange(min=1, max=1), instance_id="one")
+    async with (
+        asyncio.timeout(10),
+        GrpcListener(Server(listen="127.0.0.1:0"), {SERVICE_NAME: link}) as listener,
+    ):
+        connection = await dial("127.0.0.1", int(listener.address.rpartition(":")[2]), tls=None)
+        call = connection.call(
+            "edge",
+            f"/{SERVICE_NAME}/Session",
+            [("authorization", f"Bearer {TOKEN}")],
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+        call.send(NodeBatch(frames=[NodeFrame(hello=hello)]).SerializeToString())
+        session = await hub.sessions.get()
+        # A peer that reads nothing pays for nothing: a few of these are more than its window.
+        for generation in range(2, 8):
+            session.refresh(NodeConfigPayload(generation=generation, providers=MANY))
+        is_over = asyncio.Event()
+        call.on_end = is_over.set
         hub.close_all("the test is over")
-        await serving
-    assert peer.has_let_go.is_set()
+        await is_over.wait()
+        connection.close("the test is over")
+    assert call.failure is not None
+    assert call.failure.code is StatusCode.UNAVAILABLE
+    assert "takes nothing" in call.failure.details

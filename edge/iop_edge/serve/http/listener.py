@@ -145,11 +145,12 @@ def origin_of(error: BaseException) -> str:
     return f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown"
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """A server context of TLS 1.2 or later. Raises ListenError that names the file."""
+def tls_context(tls: Tls, *, speaks: str = "http/1.1") -> ssl.SSLContext:
+    """A server context of TLS 1.2 or later for a protocol, by its ALPN name. Raises ListenError
+    that names the file."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([speaks])
     try:
         # Without a password, an encrypted key would be asked for on the terminal.
         context.load_cert_chain(tls.cert_file, tls.key_file, password="")
