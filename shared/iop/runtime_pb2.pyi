@@ -16,7 +16,8 @@ Rules both ends keep (the state machine is iop_shared.session):
  3. Control frames overtake data frames. A batch carries at most 64 KiB of data.
  4. An attempt is opened by the edge under a number unique in the session. Each direction of an
     attempt carries body bytes under its own credit window, and ends exactly once:
-    edge to node by `BodyChunk.last` or `Cancel`, node to edge by `AttemptEnd`.
+    edge to node by `BodyChunk.last` or `Cancel`, node to edge by `last` where the answer has
+    a body and is whole, else by `AttemptEnd`.
  5. A body longer than one frame is cut into chunks; no frame exceeds the message limit.
  6. A field that is unknown is ignored, and a frame that is unknown is counted and ignored, so
     that adding either is compatible within a protocol version.
@@ -1313,8 +1314,13 @@ class ResponseHead(message.Message):
     ATTEMPT_ID_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
     HEADERS_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
     attempt_id: builtins.int
     status: builtins.int
+    content: builtins.bytes
+    """Body bytes that leave together with the head, and whether they are all: as in BodyChunk."""
+    last: builtins.bool
     @builtins.property
     def headers(self) -> containers.RepeatedCompositeFieldContainer[Header]: ...
     def __init__(
@@ -1323,10 +1329,12 @@ class ResponseHead(message.Message):
         attempt_id: builtins.int = ...,
         status: builtins.int = ...,
         headers: abc.Iterable[Header] | None = ...,
+        content: builtins.bytes = ...,
+        last: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt_id", b"attempt_id", "headers", b"headers", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt_id", b"attempt_id", "content", b"content", "headers", b"headers", "last", b"last", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

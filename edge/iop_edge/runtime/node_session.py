@@ -189,10 +189,15 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
                 chunk = frame.response_chunk
                 if (attempt := self._attempt(chunk.attempt_id)) is not None:
                     attempt.on_chunk(chunk.content)
+                    if chunk.last:
+                        self._ended(attempt, None)
             case "response_head":
                 head = frame.response_head
                 if (attempt := self._attempt(head.attempt_id)) is not None:
                     attempt.on_head(head)
+                    attempt.on_chunk(head.content)
+                    if head.last:
+                        self._ended(attempt, None)
             case "run_event":
                 event = frame.run_event
                 if (attempt := self._attempt(event.attempt_id)) is not None:
@@ -233,11 +238,14 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
         attempt = self._attempt(end.attempt_id)
         if attempt is None:
             return
-        del self._attempts[end.attempt_id]
-        self._outbox.drop(end.attempt_id)
         if not end.HasField("fault"):
-            attempt.on_end(None)
+            self._ended(attempt, None)
             return
         if end.fault.upstream_may_have_started:
             attempt.on_started()
-        attempt.on_end(fault_of(end.fault))
+        self._ended(attempt, fault_of(end.fault))
+
+    def _ended(self, attempt: Attempt, fault: Fault | None) -> None:
+        del self._attempts[attempt.attempt_id]
+        self._outbox.drop(attempt.attempt_id)
+        attempt.on_end(fault)

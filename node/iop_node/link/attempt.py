@@ -94,6 +94,7 @@ class AttemptResponder:
         self._window = window
         self._waiter: asyncio.Future[None] | None = None
         self.has_started = False
+        self.has_head = False
 
     def on_credit(self, size: int) -> None:
         self._window.grant(size)
@@ -107,6 +108,7 @@ class AttemptResponder:
         self._link.send_frame(self._attempt_id, frame)
 
     def head(self, status: int, headers: list[tuple[str, str]]) -> None:
+        self.has_head = True
         # Filled in its place, a frame costs half of what one made of parts does.
         frame = NodeFrame()
         head = frame.response_head

@@ -24,9 +24,6 @@ from iop.runtime_pb2 import (
     NodeReport,
     Welcome,
 )
-from iop.runtime_pb2 import (
-    Fault as FaultFrame,
-)
 from iop_node.adapters.base import Responder
 from iop_node.link.attempt import AttemptResponder, RequestBody
 from iop_node.link.envelope import attempt_of
@@ -210,9 +207,7 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         self._outbox.drop(attempt_id)
 
     async def _run(self, opening: AttemptOpen, running: _Running) -> None:
-        frame = NodeFrame()
-        end = frame.attempt_end
-        end.attempt_id = opening.attempt_id
+        fault: Fault | None = None
         body = running.body if running.body is not None else opening.tunnel.body
         try:
             if self._is_leaving:
@@ -223,14 +218,18 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         except asyncio.CancelledError:
             _log.debug("attempt_cancelled", **_ids(opening))
             raise
-        except Fault as fault:
-            _log.info("attempt_failed", **_ids(opening), code=fault.code.value)
-            _set_fault(end, fault, running)
+        except Fault as raised:
+            _log.info("attempt_failed", **_ids(opening), code=raised.code.value)
+            fault = raised
         except Exception:
             _log.exception("attempt_failed", **_ids(opening), code=Code.INTERNAL.value)
-            _set_fault(end, Fault(Code.INTERNAL, "the node failed to run this attempt"), running)
-        if self._running.get(opening.attempt_id) is running:
-            self.send_frame(opening.attempt_id, frame)
+            fault = Fault(Code.INTERNAL, "the node failed to run this attempt")
+        if self._running.get(opening.attempt_id) is not running:
+            return
+        if fault is None and running.responder.has_head:
+            self.end_body(opening.attempt_id)
+        else:
+            self.send_frame(opening.attempt_id, _end_frame(opening.attempt_id, fault, running))
 
     def _ended(self, attempt_id: int, running: _Running) -> None:
         if running.body is not None:
@@ -282,12 +281,11 @@ def _ids(opening: AttemptOpen) -> dict[str, Any]:
     }
 
 
-def _set_fault(end: AttemptEnd, fault: Fault, running: _Running) -> None:
-    end.fault.CopyFrom(
-        FaultFrame(
-            code=fault.code.value,
-            message=fault.message,
-            param=fault.param or "",
-            upstream_may_have_started=running.responder.has_started,
-        )
-    )
+def _end_frame(attempt_id: int, fault: Fault | None, running: _Running) -> NodeFrame:
+    end = AttemptEnd(attempt_id=attempt_id)
+    if fault is not None:
+        end.fault.code = fault.code.value
+        end.fault.message = fault.message
+        end.fault.param = fault.param or ""
+        end.fault.upstream_may_have_started = running.responder.has_started
+    return NodeFrame(attempt_end=end)
