@@ -16,9 +16,9 @@ import json
 import logging
 import re
 import sys
+import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from traceback import extract_tb
 from types import TracebackType
 from typing import Any, Literal
@@ -27,6 +27,7 @@ import msgspec
 import structlog
 
 from iop_shared.errors import Fault
+from iop_shared.timestamps import to_microseconds
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["json", "console"]
@@ -103,7 +104,7 @@ class RecordLog:
             # JSON as such lets through what terminals obey.
             self._logger.info(self._event, **json.loads(encoded))
             return
-        now = datetime.now(UTC).isoformat(timespec="microseconds")[:-6]
+        now = to_microseconds(time.time())
         _waiting_lines.add(f'{self._head}{encoded[1:-1].decode()}{self._tail}{now}Z"}}\n')
 
 

@@ -12,10 +12,9 @@ What the bytes mean is the `Work`'s to know, who gets a slot is the pool's.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from iop.runtime_pb2 import AttemptOpen, ResponseHead
 from iop_edge.gate.report import GateReport
@@ -29,19 +28,16 @@ from iop_edge.pool.resolve import resolve
 from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.dispatcher import PoolFault
 from iop_edge.runtime.usage import FinishedRun, UsageRecord, UsageSource
-from iop_edge.runtime.work import (
-    AnswerReader,
-    HeaderPairs,
-    ReportedUsage,
-    RunReader,
-    RunSpec,
-    Work,
-)
+from iop_edge.runtime.work import HeaderPairs, ReportedUsage, RunSpec, Work
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import AdapterKey, NodeId, ProviderId, Target
+from iop_shared.timestamps import to_milliseconds
 
 if TYPE_CHECKING:
     from iop_edge.runtime.runs import RunService
+
+T = TypeVar("T")
+Arrived = TypeVar("Arrived", contravariant=True)
 
 _NOTHING_WAS_SENT = frozenset(
     {
@@ -81,14 +77,6 @@ class Answer:
         return self._released
 
 
-class Tokens(NamedTuple):
-    """Tokens of input and of output, and where both are known from."""
-
-    input: int | None
-    output: int | None
-    source: UsageSource
-
-
 class Reader(Protocol):
     """What a record needs of whatever read an answer."""
 
@@ -97,6 +85,58 @@ class Reader(Protocol):
     def generated_tokens(self, chars_per_token: float | None) -> int: ...
     @property
     def told_end(self) -> str | None: ...
+
+
+class RelayReader(Reader, Protocol[Arrived]):
+    """What a relay needs of it: `feed` and `end` give what may be released, and raise Fault."""
+
+    def feed(self, arrived: Arrived, /) -> bytes: ...
+    def end(self) -> bytes: ...
+
+
+class _Relay(Generic[T]):
+    """What one attempt brings, as its reader releases it. An iterator by hand: a generator would
+    be registered with the loop for every run."""
+
+    __slots__ = ("_arrival", "_is_over", "_reader", "_run")
+
+    def __init__(
+        self, run: Run, arrival: Callable[[], Awaitable[T | None]], reader: RelayReader[T]
+    ) -> None:
+        self._run = run
+        self._arrival = arrival
+        self._reader = reader
+        self._is_over = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._is_over:
+            raise StopAsyncIteration
+        run, reader = self._run, self._reader
+        rest = b""
+        try:
+            while (arrived := await self._arrival()) is not None:
+                if released := reader.feed(arrived):
+                    run._note_first_byte()
+                    return released
+            rest = run._end_reading(reader)
+        except Fault as fault:
+            run._break_reading(fault, reader)
+        self._is_over = True
+        if not rest:
+            raise StopAsyncIteration
+        run._note_first_byte()
+        return rest
+
+
+class Tokens(NamedTuple):
+    """Tokens of input and of output, and where both are known from."""
+
+    input: int | None
+    output: int | None
+    source: UsageSource
 
 
 class Run:
@@ -108,7 +148,7 @@ class Run:
         self.spec = spec
         self._gate_report = gate_report
         self._service = service
-        self._began_at = datetime.now(UTC)
+        self._began_at = time.time()
         # Not the loop's clock, which may stand still for a millisecond at a time.
         self._began = time.monotonic()
         self._generation = service.snapshots.current.generation
@@ -155,57 +195,43 @@ class Run:
 
     def _relayed(self, head: ResponseHead | None) -> Answer:
         """The answer of the one attempt whose head this is, released as it comes."""
-        assert self._attempt is not None
+        attempt = self._attempt
+        assert attempt is not None
         if head is None:
             runner = self._work.run_reader()
             self._reader = runner
-            return Answer(
-                self, 200, runner.headers, self._read(self._events(self._attempt, runner), runner)
-            )
+            return Answer(self, 200, runner.headers, _Relay(self, attempt.next_event, runner))
         assert self._target is not None
         reader = self._work.reader(head.status, pairs(head), self._target)
         self._reader = reader
         if head.status >= 400:
             self._end = f"error:upstream_{head.status}"
-        released = self._read(self._chunks(self._attempt, reader), reader)
+        released = _Relay(self, attempt.next_chunk, reader)
         return Answer(self, head.status, reader.headers, released)
 
-    async def _read(
-        self, pieces: AsyncIterator[bytes], reader: AnswerReader | RunReader
-    ) -> AsyncIterator[bytes]:
-        """Everything that may be released to the caller, as it comes."""
-        try:
-            async for released in pieces:
-                if released:
-                    self._note_first_byte()
-                    yield released
-            rest = reader.end()
-        except Fault as fault:
-            if reader.told_end is None:
-                # A cut by the drain deadline reaches the attempt as its cancellation.
-                raise self._cut or fault from None
-            rest = b""
+    def _end_reading(self, reader: RelayReader[T]) -> bytes:
+        """The attempt has brought all; what is left to be released."""
+        rest = reader.end()
+        self._answered(reader)
+        return rest
+
+    def _break_reading(self, fault: Fault, reader: RelayReader[T]) -> None:
+        """The attempt has ended with this. Raises the Fault that the caller is told, where what
+        was released is no whole answer."""
+        if reader.told_end is None:
+            # A cut by the drain deadline reaches the attempt as its cancellation.
+            raise self._cut or fault from None
+        self._answered(reader)
+
+    def _answered(self, reader: RelayReader[T]) -> None:
         # The slot is free as soon as the upstream is done, however slowly the caller reads.
         self._release()
         if self._end == "cancelled":
             self._end = reader.told_end or "completed"
-        if rest:
-            self._note_first_byte()
-            yield rest
 
     def _note_first_byte(self) -> None:
         if self._first_byte_s is None:
             self._first_byte_s = time.monotonic() - self._began
-
-    @staticmethod
-    async def _chunks(attempt: Attempt, reader: AnswerReader) -> AsyncIterator[bytes]:
-        while (chunk := await attempt.next_chunk()) is not None:
-            yield reader.feed(chunk)
-
-    @staticmethod
-    async def _events(attempt: Attempt, reader: RunReader) -> AsyncIterator[bytes]:
-        while (event := await attempt.next_event()) is not None:
-            yield reader.feed(event)
 
     def cut(self, fault: Fault) -> None:
         """End the run from outside."""
@@ -378,7 +404,7 @@ class Run:
         return UsageRecord(
             run_id=spec.run_id,
             request_id=spec.request_id,
-            started_at=self._began_at.isoformat(timespec="milliseconds"),
+            started_at=to_milliseconds(self._began_at) + "+00:00",
             model=spec.model,
             token_ref=principal.token_ref if principal else None,
             principal_ref=principal.principal_ref if principal else None,
