@@ -134,9 +134,7 @@ class Edge:
             runs=self.runs,
             provider_auth=config.openai.provider_auth,
         )
-        self._grpc = GrpcListener(
-            config.server, {NODE_LINK: self._link, RUN_INGRESS: submit_run}
-        )
+        self._grpc = GrpcListener(config.server, {NODE_LINK: self._link, RUN_INGRESS: submit_run})
         self._admin = AdminSurface(
             reloader=self.reloader,
             snapshots=self.snapshots,

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from iop_edge.config.effective import Health, QueuePolicy
 from iop_edge.pool.catalog import Catalog
 from iop_edge.pool.demand import Demand
@@ -22,14 +20,6 @@ from iop_edge.pool.pool import Pool, QueueStatus
 from iop_edge.pool.resource import ResourceStatus
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId, Resource, RunId
-
-
-class Grant(Struct, frozen=True, eq=False):
-    """A slot, and what it took to get it. `decision.explain()` says why it is this one."""
-
-    lease: Lease
-    waited_s: float
-    decision: Decision
 
 
 class PoolFault(Fault):
@@ -61,7 +51,7 @@ class Dispatcher:
         self._loop = loop or asyncio.get_running_loop()
         self._clock = clock or self._loop.time
         self._pool = Pool(catalog, policy)
-        self._waiting: dict[RunId, asyncio.Future[Grant]] = {}
+        self._waiting: dict[RunId, asyncio.Future[Granted]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
@@ -75,8 +65,9 @@ class Dispatcher:
         retry_of: Lease | None = None,
         place: Place | None = None,
         on_queued: Callable[[Decision], None] | None = None,
-    ) -> Grant:
-        """A slot for the run, at once or when its turn comes. Whoever gets it must release it.
+    ) -> Granted:
+        """A slot for the run, at once or when its turn comes. Whoever gets it must release it;
+        `decision.explain()` of what comes back says why it is this one.
 
         `retry_of` is the released lease of an attempt that failed before its upstream request was
         sent (POOL-13); `place` says where a run stands whose attempt did run (`place_of`).
@@ -92,10 +83,10 @@ class Dispatcher:
         if effects:
             self._carry_out(effects)
         if isinstance(own, Granted):
-            return Grant(own.lease, own.waited_s, own.decision)
+            return own
         if not isinstance(own, Queued):
             raise _fault(own)
-        future: asyncio.Future[Grant] = self._loop.create_future()
+        future: asyncio.Future[Granted] = self._loop.create_future()
         self._waiting[run_id] = future
         self._arm()
         try:
@@ -172,12 +163,12 @@ class Dispatcher:
                 if future.cancelled():
                     effects += self._pool.release(effect.lease, self._clock())
                 else:
-                    future.set_result(Grant(effect.lease, effect.waited_s, effect.decision))
+                    future.set_result(effect)
             elif isinstance(effect, Refused | Expired) and not future.cancelled():
                 future.set_exception(_fault(effect))
         self._arm()
 
-    def _abandon(self, run_id: RunId, future: asyncio.Future[Grant]) -> None:
+    def _abandon(self, run_id: RunId, future: asyncio.Future[Granted]) -> None:
         """Its waiter has been told, or will not listen any more: keep nothing for it."""
         if future.done() and not future.cancelled():
             if future.exception() is None:

@@ -94,17 +94,16 @@ class OutgoingHeaders:
                 own.append(auth_override)
             own_lines = _lines(own)
         lines = ""
-        default_agent = self._default_agent
-        default_type = self._default_type if has_body else ""
+        names = set()
         for name, value in passed_on:
             lowered = _lowered_field_name(name)
             if lowered and lowered not in withheld and is_field_value(value):
                 lines += f"{name}: {value}\r\n"
-                if lowered == "user-agent":
-                    default_agent = ""
-                elif lowered == "content-type":
-                    default_type = ""
-        lines += default_type + default_agent
+                names.add(lowered)
+        if has_body and "content-type" not in names:
+            lines += self._default_type
+        if "user-agent" not in names:
+            lines += self._default_agent
         return lines.encode("utf-8", "surrogateescape") + own_lines
 
 

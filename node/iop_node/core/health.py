@@ -59,6 +59,11 @@ class UpstreamHealth:
         if self._bad_probes >= self._probe_failures:
             self._probed = reading
 
+    @property
+    def is_calm(self) -> bool:
+        """Nothing has failed since a call was answered, so that another answer says nothing new."""
+        return not self._fast_failures and self._cools_until is None
+
     def call_answered(self) -> None:
         """A call got an answer, whatever it was."""
         self._fast_failures = 0

@@ -37,7 +37,7 @@ async def attempt_of(opening: AttemptOpen, body: Body) -> Attempt:
                 target=Target(tunnel.target),
                 operation=cast(Operation, tunnel.operation),
                 headers=(
-                    *((header.name, header.value) for header in tunnel.headers),
+                    *[(header.name, header.value) for header in tunnel.headers],
                     *trace_headers(opening.traceparent),
                 ),
                 body=body,

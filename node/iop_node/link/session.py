@@ -214,7 +214,8 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
                 raise Fault(Code.DRAINING, "the node is stopping")
             attempt = await attempt_of(opening, body)
             await self._ports.execute(attempt, running.responder)
-            _log.debug("attempt_completed", **_ids(opening))
+            if logs.shows_debug():
+                _log.debug("attempt_completed", **_ids(opening))
         except asyncio.CancelledError:
             _log.debug("attempt_cancelled", **_ids(opening))
             raise

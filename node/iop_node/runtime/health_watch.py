@@ -82,7 +82,7 @@ class HealthWatch:
     def call_ended(self, adapter: Adapter, code: Code | None) -> None:
         """Hear of one call: the code it failed with, None where an answer was complete."""
         health = self._healths.get(adapter)
-        if health is None:
+        if health is None or (code is None and health.is_calm):
             return
         now = self._now()
         before = health.reading(now)

@@ -166,12 +166,14 @@ class Router:
         the provider is full, the adapter unknown or no registry there yet (nothing was sent then).
         """
         work = attempt.work
-        await self.slots.take(attempt.provider_id, attempt.generation)
+        slots = self.slots
+        if not slots.take_at_once(attempt.provider_id, attempt.generation):
+            await slots.take(attempt.provider_id, attempt.generation)
         try:
             with self.lease() as registry:
                 await self._call(registry.adapter(work.adapter), work, out)
         finally:
-            self.slots.give_back(attempt.provider_id)
+            slots.give_back(attempt.provider_id)
 
     async def _call(self, adapter: Adapter, work: TunnelCall | RunCall, out: Responder) -> None:
         try:

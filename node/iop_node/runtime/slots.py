@@ -46,9 +46,18 @@ class ProviderSlots:
 
         Raises Fault(no_provider) when none came free within the grace; nothing was sent then.
         """
-        if self._must_wait(provider_id, generation):
+        if not self.take_at_once(provider_id, generation):
             await self._wait(provider_id, generation)
+            self._in_use[provider_id] += 1
+
+    def take_at_once(self, provider_id: ProviderId, generation: int) -> bool:
+        """The same where nothing has to be waited for; False, and nothing taken, where it has."""
+        if self._is_judged(generation) and (
+            self._waiting.get(provider_id) or self._is_full(provider_id)
+        ):
+            return False
         self._in_use[provider_id] += 1
+        return True
 
     def give_back(self, provider_id: ProviderId) -> None:
         self._in_use[provider_id] -= 1
@@ -62,11 +71,6 @@ class ProviderSlots:
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
-
-    def _must_wait(self, provider_id: ProviderId, generation: int) -> bool:
-        return self._is_judged(generation) and (
-            self._is_full(provider_id) or bool(self._waiting.get(provider_id))
-        )
 
     def _is_judged(self, generation: int) -> bool:
         return generation >= self._generation()

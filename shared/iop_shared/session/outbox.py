@@ -51,25 +51,17 @@ class Chunk(NamedTuple):
     is_last: bool
 
 
-class _Weighted(NamedTuple, Generic[Frame]):
-    frame: Frame
-    weight: int
-
-
 class _End:
     """The mark behind the last byte of a body."""
 
 
 _END = _End()
 
+_Weighted = tuple[Frame, int]
+"""A frame and its weight in bytes."""
 
-class _Lane(Generic[Frame]):
-    __slots__ = ("attempt_id", "is_scheduled", "waiting")
-
-    def __init__(self, attempt_id: int) -> None:
-        self.attempt_id = attempt_id
-        self.waiting: deque[bytes | bytearray | _End | _Weighted[Frame]] = deque()
-        self.is_scheduled = False
+_Lane = deque[bytes | bytearray | _End | _Weighted[Frame]]
+"""What waits of one attempt. It is in rotation from when something waits until nothing does."""
 
 
 class Outbox(Generic[Frame]):
@@ -79,11 +71,12 @@ class Outbox(Generic[Frame]):
         self._control: deque[Frame] = deque()
         self._bulk: deque[Frame] = deque()
         self._lanes: dict[int, _Lane[Frame]] = {}
-        self._ready: deque[_Lane[Frame]] = deque()
+        self._ready: deque[tuple[int, _Lane[Frame]]] = deque()
+        """The lanes in rotation, and those that were dropped since: these are empty."""
 
     def __bool__(self) -> bool:
         """Something waits."""
-        return bool(self._control or self._bulk or self._ready)
+        return bool(self._lanes or self._control or self._bulk)
 
     def __repr__(self) -> str:
         return (
@@ -106,7 +99,7 @@ class Outbox(Generic[Frame]):
 
     def frame(self, attempt_id: int, frame: Frame, weight: int = FRAME_WEIGHT_BYTES) -> None:
         """Queue a frame of an attempt, behind what its lane holds already."""
-        self._queue(attempt_id, _Weighted(frame, weight))
+        self._queue(attempt_id, (frame, weight))
 
     def body(self, attempt_id: int, content: bytes) -> None:
         """Queue body bytes for which credit has been spent."""
@@ -127,8 +120,8 @@ class Outbox(Generic[Frame]):
         lane = self._lanes.pop(attempt_id, None)
         if lane is None:
             return ()
-        unsent = [item.frame for item in lane.waiting if isinstance(item, _Weighted)]
-        lane.waiting.clear()
+        unsent = [item[0] for item in lane if type(item) is tuple]
+        lane.clear()
         return unsent
 
     def take(self) -> list[Frame | Chunk]:
@@ -141,56 +134,65 @@ class Outbox(Generic[Frame]):
         room = _ROOM_BYTES
         ready = self._ready
         while ready and room > 0:
-            lane = ready.popleft()
-            room -= self._emit(lane, batch)
-            if lane.waiting:
-                ready.append(lane)
+            attempt_id, lane = ready.popleft()
+            if not lane:
+                continue
+            room -= _emit(attempt_id, lane, batch)
+            if lane:
+                ready.append((attempt_id, lane))
             else:
-                lane.is_scheduled = False
-                self._lanes.pop(lane.attempt_id, None)
+                del self._lanes[attempt_id]
         return batch
 
     def _joins_the_last(self, attempt_id: int, content: bytes) -> bool:
         """Where a piece of body waits last, put this one into it: credit pays for bytes, and a
         piece of two bytes takes fifty where it waits by itself."""
         lane = self._lanes.get(attempt_id)
-        last = lane.waiting[-1] if lane is not None and lane.waiting else None
+        if lane is None:
+            return False
+        last = lane[-1]
         if not isinstance(last, bytes | bytearray) or len(last) + len(content) > QUANTUM_BYTES:
             return False
-        assert lane is not None
         if isinstance(last, bytes):
-            last = lane.waiting[-1] = bytearray(last)
+            last = lane[-1] = bytearray(last)
         last += content
         return True
 
     def _queue(self, attempt_id: int, item: bytes | _End | _Weighted[Frame]) -> None:
         lane = self._lanes.get(attempt_id)
         if lane is None:
-            lane = self._lanes[attempt_id] = _Lane(attempt_id)
-        lane.waiting.append(item)
-        if not lane.is_scheduled:
-            lane.is_scheduled = True
-            self._ready.append(lane)
+            lane = self._lanes[attempt_id] = deque()
+            self._ready.append((attempt_id, lane))
+        lane.append(item)
 
-    def _emit(self, lane: _Lane[Frame], batch: list[Frame | Chunk]) -> int:
-        """Move at least one item, and about a quantum, of a lane into the batch."""
-        waiting = lane.waiting
-        spent = 0
-        pieces: list[bytes | bytearray] = []
-        while waiting and spent < QUANTUM_BYTES:
-            item = waiting.popleft()
-            if isinstance(item, bytes | bytearray):
-                pieces.append(item)
-                spent += len(item)
-                continue
-            is_end = isinstance(item, _End)
-            if pieces or is_end:
-                batch.append(Chunk(lane.attempt_id, b"".join(pieces), is_end))
-                pieces.clear()
+
+def _emit(attempt_id: int, lane: _Lane[Frame], batch: list[Frame | Chunk]) -> int:
+    """Move at least one item, and about a quantum, of a lane into the batch."""
+    spent = 0
+    pieces: list[bytes | bytearray] = []
+    while lane and spent < QUANTUM_BYTES:
+        item = lane.popleft()
+        if isinstance(item, tuple):
+            frame, weight = item
+            if pieces:
+                batch.append(_chunk(attempt_id, pieces, is_last=False))
+                pieces = []
                 spent += FRAME_WEIGHT_BYTES
-            if isinstance(item, _Weighted):
-                batch.append(item.frame)
-                spent += item.weight
-        if pieces:
-            batch.append(Chunk(lane.attempt_id, b"".join(pieces), False))
-        return spent
+            batch.append(frame)
+            spent += weight
+        elif isinstance(item, _End):
+            batch.append(_chunk(attempt_id, pieces, is_last=True))
+            pieces = []
+            spent += FRAME_WEIGHT_BYTES
+        else:
+            pieces.append(item)
+            spent += len(item)
+    if pieces:
+        batch.append(_chunk(attempt_id, pieces, is_last=False))
+    return spent
+
+
+def _chunk(attempt_id: int, pieces: list[bytes | bytearray], *, is_last: bool) -> Chunk:
+    whole = len(pieces) == 1 and pieces[0]
+    content = whole if isinstance(whole, bytes) else b"".join(pieces)
+    return Chunk(attempt_id, content, is_last)

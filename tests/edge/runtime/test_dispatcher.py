@@ -8,10 +8,10 @@ import pytest
 import uvloop
 
 from iop_edge.pool.catalog import Catalog
-from iop_edge.pool.effects import Lease
+from iop_edge.pool.effects import Granted, Lease
 from iop_edge.pool.explain import Decision
 from iop_edge.pool.pool import LeaseError
-from iop_edge.runtime.dispatcher import Dispatcher, Grant, PoolFault
+from iop_edge.runtime.dispatcher import Dispatcher, PoolFault
 from iop_shared.errors import Code
 from iop_shared.ids import NodeId, RunId
 from tests.edge.pool.rig import catalog, demand, policy, spec
@@ -33,11 +33,11 @@ def joined(of: Catalog, *, max_queue: int = 16, timeout_ms: int = 0, **fields: C
     return dispatcher
 
 
-def asking(dispatcher: Dispatcher, run_id: str, **fields: Lease) -> asyncio.Task[Grant]:
+def asking(dispatcher: Dispatcher, run_id: str, **fields: Lease) -> asyncio.Task[Granted]:
     return asyncio.create_task(dispatcher.acquire(RunId(run_id), demand(), **fields))
 
 
-async def waiting(dispatcher: Dispatcher, run_id: str) -> asyncio.Task[Grant]:
+async def waiting(dispatcher: Dispatcher, run_id: str) -> asyncio.Task[Granted]:
     """A task that has come as far as the queue."""
     pending = dispatcher.queue_status().pending
     task = asking(dispatcher, run_id)
@@ -46,13 +46,13 @@ async def waiting(dispatcher: Dispatcher, run_id: str) -> asyncio.Task[Grant]:
     return task
 
 
-async def soon(task: asyncio.Task[Grant]) -> Grant:
+async def soon(task: asyncio.Task[Granted]) -> Granted:
     """What the task brings. A pool that forgets it fails the test instead of stopping it."""
     async with asyncio.timeout(10):
         return await task
 
 
-async def fault_of(task: asyncio.Task[Grant]) -> PoolFault:
+async def fault_of(task: asyncio.Task[Granted]) -> PoolFault:
     with pytest.raises(PoolFault) as caught:
         await soon(task)
     return caught.value

@@ -151,11 +151,11 @@ def body_parts(members: Members, changes: Mapping[str, bytes]) -> list[bytes | R
     `changes` are literals that replace members, or are added.
     """
     parts: list[bytes | Raw] = []
-    for name, raw in members.items():
-        if name != "model" and name not in changes:
-            parts += (b",", _encode(name), b":", raw)
-    for name, literal in changes.items():
-        parts += (b",", _encode(name), b":", literal)
+    sent: Mapping[str, bytes | Raw] = {**members, **changes} if changes else members
+    for name, value in sent.items():
+        if name != "model":
+            parts.append(b",%b:" % _encode(name))
+            parts.append(value)
     parts.append(b"}")
     return parts
 
