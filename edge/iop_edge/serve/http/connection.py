@@ -18,8 +18,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
-from urllib.parse import unquote
+from typing import NoReturn, Protocol
 
 import httptools
 
@@ -27,7 +26,16 @@ from iop_edge.config.effective import IngressLimits
 from iop_edge.serve.http.deadline import Deadline
 from iop_edge.serve.http.errors import FaultRenderer
 from iop_edge.serve.http.head import ByteHeaders
-from iop_edge.serve.http.refusal import UnknownCodingError, refusal_bytes
+from iop_edge.serve.http.head_rules import (
+    body_too_large,
+    head_size,
+    head_too_large,
+    judge_head,
+    target_of,
+    waits_for_continue,
+    without_upgrade,
+)
+from iop_edge.serve.http.refusal import refusal_bytes
 from iop_edge.serve.http.request import Handler, Request
 from iop_edge.serve.http.untaken import untaken_bytes
 from iop_shared.errors import Code, Fault
@@ -50,9 +58,7 @@ MAX_PIPELINED = 4
 MAX_PIPELINED_AT_ONCE = 100
 """No connection holds more requests, even of those that came in one piece: this one is its last."""
 
-_AUTHORITY = re.compile(rb"[^/?@]+(?=[/?]|$)")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) [!-~]+ HTTP/1\.[01]\r\n")
-_SINGULAR = (b"authorization", b"content-type", b"x-api-key")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -229,7 +235,7 @@ class Connection(asyncio.Protocol):
         if is_of_head:
             self._raw_head_bytes += len(data)
             if self._raw_head_bytes > self._limits.max_header_bytes:
-                self._refuse(self._head_too_large())
+                self._refuse(head_too_large(self._limits.max_header_bytes))
                 return
         if not self._deadline.is_set:
             self._deadline.within(self._receive_timeout_s)
@@ -254,7 +260,11 @@ class Connection(asyncio.Protocol):
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 rest = memoryview(rest)[upgrade.args[0] :]
-            head = self._head_without_upgrade()
+            method, version = self._parser.get_method(), self._parser.get_http_version()
+            try:
+                head = without_upgrade(method, self._url, version, self._pairs)
+            except Fault as fault:
+                self._end_parse(fault)
             self._parser = httptools.HttpRequestParser(self)
             self._parser.feed_data(head)
 
@@ -267,19 +277,6 @@ class Connection(asyncio.Protocol):
         self._unknown_method = line[1]
         self._parser = httptools.HttpRequestParser(self)
         self._feed(b"OPTIONS" + data[line.end(1) :])
-
-    def _head_without_upgrade(self) -> bytes:
-        method = self._parser.get_method()
-        if method == b"CONNECT":
-            self._end_parse(Fault(Code.INVALID_VALUE, "this is no proxy"))
-        version = self._parser.get_http_version().encode("ascii")
-        lines = [method, b" ", self._url, b" HTTP/", version, b"\r\n"]
-        for name, value in self._pairs:
-            if name == b"connection":
-                value = b"close" if b"close" in value.lower() else b"keep-alive"
-            if name != b"upgrade":
-                lines += (name, b": ", value, b"\r\n")
-        return b"".join((*lines, b"\r\n"))
 
     # --- called by the parser ---------------------------------------------------------------
 
@@ -309,14 +306,18 @@ class Connection(asyncio.Protocol):
         if parser.should_upgrade():
             return
         raw_bytes = self._raw_head_bytes + self._chunk_bytes
-        if raw_bytes > self._limits.max_header_bytes or self._is_head_uncounted:
-            # What came may be more than the head, so it is counted exactly.
-            head = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._pairs)
-            if head > self._limits.max_header_bytes:
-                self._end_parse(self._head_too_large())
+        limit = self._limits.max_header_bytes
+        # What came may be more than the head, so it is then counted exactly.
+        if (raw_bytes > limit or self._is_head_uncounted) and (
+            head_size(self._url, self._pairs) > limit
+        ):
+            self._end_parse(head_too_large(limit))
         method, self._unknown_method = self._unknown_method or parser.get_method(), b""
-        path, query = self._target()
         version = parser.get_http_version()
+        try:
+            path, query = target_of(self._url, self._pairs)
+        except Fault as fault:
+            self._end_parse(fault)
         request = Request(
             self,
             method=method.decode("ascii"),
@@ -328,7 +329,16 @@ class Connection(asyncio.Protocol):
             and len(self._requests) + 1 < MAX_PIPELINED_AT_ONCE,
             is_http_1_0=version == "1.0",
         )
-        self._judge(request, version)
+        try:
+            judge_head(
+                request.headers,
+                self._pairs,
+                version,
+                max_body_bytes=self._limits.max_body_bytes,
+            )
+        except Fault as fault:
+            self._end_parse(fault)
+        self._wants_continue = waits_for_continue(request.headers, version)
         self._raw_head_bytes = 0
         self._incoming = request
         self._requests.append(request)
@@ -348,7 +358,7 @@ class Connection(asyncio.Protocol):
         self._raw_head_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.max_body_bytes:
-            self._end_parse(self._body_too_large(self._body_bytes))
+            self._end_parse(body_too_large(self._body_bytes, self._limits.max_body_bytes))
         request.arrived(body)
         if self._body_bytes > MAX_UNASKED_BYTES and not (request.is_awaited or request.is_answered):
             self._pause_reading()
@@ -369,73 +379,9 @@ class Connection(asyncio.Protocol):
         if not self._requests:
             self._rest()
 
-    def _target(self) -> tuple[str, str]:
-        """Path and query of what is asked for."""
-        url = self._url
-        if b"#" in url:
-            self._end_parse(Fault(Code.INVALID_VALUE, "the target of a request has no fragment"))
-        if url.startswith(b"/") or url == b"*":
-            raw, _, query = url.partition(b"?")
-        else:
-            parsed = httptools.parse_url(url)
-            self._judge_authority(url)
-            raw, query = parsed.path or b"/", parsed.query or b""
-        path = raw.decode("ascii")
-        return unquote(path) if "%" in path else path, query.decode("latin-1")
-
-    def _judge_authority(self, url: bytes) -> None:
-        """Refuse a whole URL on another host than `Host` names: whoever judges the host would
-        judge only one of the two (RFC 9112, section 3.2.2)."""
-        _, _, behind_scheme = url.partition(b"://")
-        authority = _AUTHORITY.match(behind_scheme)
-        hosts = [value.lower() for name, value in self._pairs if name == b"host"]
-        if authority is None or any(host != authority[0].lower() for host in hosts):
-            self._end_parse(Fault(Code.INVALID_VALUE, "the target is on another host than Host"))
-
-    def _judge(self, request: Request, version: str) -> None:
-        """Refuse a head whose request is not to be served, before its body."""
-        headers = request.headers
-        if version != "1.1" or b"host" not in headers or len(headers) != len(request.pairs):
-            self._judge_unusual(request, version)
-        coding = headers.get(b"transfer-encoding")
-        if coding is not None and coding.lower() != b"chunked":
-            self._end_parse(UnknownCodingError())
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.max_body_bytes:
-            self._end_parse(self._body_too_large(int(length)))
-        expected = headers.get(b"expect")
-        self._wants_continue = (
-            expected is not None and expected.lower() == b"100-continue" and version == "1.1"
-        )
-
-    def _judge_unusual(self, request: Request, version: str) -> None:
-        """Refuse what the next reader of this head could understand in another way."""
-        names = [name for name, _ in request.pairs]
-        if version == "1.1" and names.count(b"host") != 1:
-            self._end_parse(Fault(Code.INVALID_VALUE, "a request of HTTP/1.1 names one Host"))
-        if version not in ("1.0", "1.1"):
-            self._end_parse(Fault(Code.INVALID_VALUE, "only HTTP/1.1 is spoken here"))
-        if version == "1.0" and b"transfer-encoding" in names:
-            self._end_parse(Fault(Code.INVALID_VALUE, "HTTP/1.0 knows no Transfer-Encoding"))
-        if any(names.count(name) > 1 for name in _SINGULAR):
-            said = "Authorization, Content-Type and X-Api-Key are each sent once"
-            self._end_parse(Fault(Code.INVALID_VALUE, said))
-        if names.count(b"transfer-encoding") > 1:
-            self._end_parse(UnknownCodingError())
-
-    def _end_parse(self, fault: Fault) -> None:
+    def _end_parse(self, fault: Fault) -> NoReturn:
         self._refusal = fault
         raise _RefusedError
-
-    def _head_too_large(self) -> Fault:
-        limit = self._limits.max_header_bytes
-        return Fault(Code.HEADERS_TOO_LARGE, f"the request head is over {limit} bytes")
-
-    def _body_too_large(self, actual: int) -> Fault:
-        limit = self._limits.max_body_bytes
-        return Fault(
-            Code.REQUEST_TOO_LARGE, f"the body has {actual} bytes or more; the limit is {limit}"
-        )
 
     # --- handling ---------------------------------------------------------------------------
 
