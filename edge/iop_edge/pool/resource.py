@@ -108,12 +108,11 @@ class LiveResource:
         """Take the place in every line that the counters and the standing now give."""
         before, long_before = self.rank, self.long_rank
         self._rerank()
-        after, long_after = self.rank, self.long_rank
         for line, local in self.lines.items():
             if line.is_long:
-                line.move(local, long_before, long_after)
+                line.move(local, long_before, self.long_rank)
             else:
-                line.move(local, before, after)
+                line.move(local, before, self.rank)
 
     def _judge(self, is_connected: bool) -> tuple[Standing, int]:
         if not self.spec.is_enabled:

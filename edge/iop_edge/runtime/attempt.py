@@ -103,7 +103,7 @@ class Attempt:
             if self._ended:
                 self._raise_if_faulty()
                 return None
-            await self._arrival()
+            await self._change()
         return self._head
 
     async def next_chunk(self) -> bytes | None:
@@ -116,7 +116,7 @@ class Attempt:
             if self._ended:
                 self._raise_if_faulty()
                 return None
-            await self._arrival()
+            await self._change()
         chunks = self._chunks
         first = chunks[0]
         content = first if len(chunks) == 1 and type(first) is bytes else b"".join(chunks)
@@ -130,7 +130,7 @@ class Attempt:
             if self._ended:
                 self._raise_if_faulty()
                 return None
-            await self._arrival()
+            await self._change()
         event, cost = self._events.popleft()
         self._consumed(cost)
         return event
@@ -141,14 +141,14 @@ class Attempt:
         loop = asyncio.get_running_loop()
         while not (self._chunks or self._events or self._ended):
             if deadline is None:
-                await self._arrival()
+                await self._change()
                 continue
             if loop.time() >= deadline:
                 return False
             # Set anew each time: a loop whose clock has a resolution may call a little early.
             timer = loop.call_at(deadline, self._wake)
             try:
-                await self._arrival()
+                await self._change()
             finally:
                 timer.cancel()
         return True
@@ -240,13 +240,14 @@ class Attempt:
         if self._fault is not None:
             raise self._fault
 
-    async def _arrival(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _change(self) -> asyncio.Future[None]:
+        """To be awaited: something has arrived, or the attempt has ended."""
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        return waiter
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)

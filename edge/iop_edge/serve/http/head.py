@@ -19,11 +19,9 @@ def response_head(status: int, headers: ByteHeaders, *, keeps_open: bool) -> byt
 
     Raises ValueError for a value that would begin a line of its own, wherever it came from.
     """
-    lines = [_STATUS_LINES[status]]
-    for name, value in headers:
-        lines += (name, b": ", value, b"\r\n")
-    lines.append(b"\r\n" if keeps_open else b"connection: close\r\n\r\n")
-    head = b"".join(lines)
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    end = b"\r\n" if keeps_open else b"connection: close\r\n\r\n"
+    head = _STATUS_LINES[status] + lines + end
     ends = len(headers) + (2 if keeps_open else 3)
     if head.count(b"\n") != ends or head.count(b"\r") != ends:
         raise ValueError("a response header holds a line break")

@@ -26,7 +26,7 @@ _MOST_TOKENS_PER_BYTE = 2
 
 _SPOKEN = ("messages", "input", "system", "instructions")
 _DECLARED = ("tools", "functions")
-_PROMPT = (*_SPOKEN, *_DECLARED)
+_PROMPT = frozenset((*_SPOKEN, *_DECLARED))
 
 
 class _Node(Struct):
@@ -53,10 +53,8 @@ def prompt_tokens(
     the floor is 0, which is as true and costs nothing.
     """
     size = 0
-    for name in _PROMPT:
-        raw = members.get(name)
-        if raw is not None:
-            size += len(memoryview(raw))
+    for name in members.keys() & _PROMPT:
+        size += len(memoryview(members[name]))
     per_token = chars_per_token or _BYTES_PER_TOKEN
     guess = TokenEstimate(math.ceil(size / per_token), 0)
     if size < nearest_bound * min(chars_per_token or 1.0, 1 / _MOST_TOKENS_PER_BYTE):
