@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from iop_edge.runtime.attempt import Attempt as EdgeAttempt
 from iop_node.adapters.base import Responder, TunnelCall
 from iop_node.runtime.router import Attempt
+from iop_shared import logs
 from iop_shared.errors import Code, Fault
 from iop_shared.session.flow import INITIAL_WINDOW_BYTES, MAX_WINDOW_BYTES
 
@@ -139,7 +140,11 @@ async def test_a_fault_keeps_its_code_and_says_whether_the_upstream_had_begun(pa
 
 
 @pytest.mark.req("OPS-3", "SEC-1")
-async def test_a_nodes_log_names_the_run_of_each_attempt_and_how_it_ended(pair: Pair) -> None:
+async def test_a_nodes_log_names_the_run_of_each_attempt_and_how_it_ended(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_shows_debug", True)
+
     async def refused(attempt: Attempt, out: Responder) -> None:
         raise Fault(Code.UPSTREAM_REFUSED, "canary of what an upstream said")
 

@@ -217,7 +217,8 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
             if logs.shows_debug():
                 _log.debug("attempt_completed", **_ids(opening))
         except asyncio.CancelledError:
-            _log.debug("attempt_cancelled", **_ids(opening))
+            if logs.shows_debug():
+                _log.debug("attempt_cancelled", **_ids(opening))
             raise
         except Fault as raised:
             _log.info("attempt_failed", **_ids(opening), code=raised.code.value)
