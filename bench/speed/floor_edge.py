@@ -1,15 +1,18 @@
 """The floor's edge: the least that an edge of this kind can be.
 
-    python -m bench.speed.floor_edge      prints {"http": …, "grpc": …}, serves until it is ended
+    python -m bench.speed.floor_edge LINK    prints {"http": …, "grpc": …}, serves until it is ended
 
 Callers on a raw httptools protocol, one node on one gRPC stream, bodies relayed as bytes. No auth,
-no config, no pool, no credit, no metrics: what IOP adds to this is what its features cost.
+no config, no pool, no credit, no metrics: what IOP adds to this is what its features cost. LINK is
+who carries the stream: `library` is gRPC's own, `own` is IOP's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sys
 from itertools import count
 from typing import cast
 
@@ -18,6 +21,8 @@ import httptools
 import uvloop
 
 from bench.speed.floor_wire import METHOD, OPTIONS, SERVICE, What, Writer, frames
+from iop_shared.rpc.server import Method, RpcServer, ServerCall
+from iop_shared.wire import MAX_MESSAGE_BYTES
 
 _PLAIN_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 _STREAM_HEAD = (
@@ -37,10 +42,17 @@ class Edge:
         writing = asyncio.create_task(self.writer.drain_to(context.write))
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
-                for run, what, body in frames(message):
-                    self.runs[run].frame(what, body)
+                self._hear(cast("bytes", message))
         finally:
             writing.cancel()
+
+    async def own_session(self, call: ServerCall) -> None:
+        call.deliver_to(self._hear)
+        await self.writer.drain_to(call.write)
+
+    def _hear(self, message: bytes) -> None:
+        for run, what, body in frames(message):
+            self.runs[run].frame(what, body)
 
 
 class Caller(asyncio.Protocol):
@@ -87,8 +99,7 @@ class Caller(asyncio.Protocol):
                 self._transport.write(_STREAM_HEAD)
 
 
-async def _main() -> None:
-    edge = Edge()
+async def _serve_by_library(edge: Edge) -> tuple[int, object]:
     server = grpc.aio.server(options=OPTIONS)
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
         edge.session
@@ -96,8 +107,23 @@ async def _main() -> None:
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})]
     )
-    grpc_port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
+    return port, server
+
+
+async def _serve_by_own(edge: Edge) -> tuple[int, object]:
+    server = RpcServer({f"/{SERVICE}/{METHOD}": Method(edge.own_session, MAX_MESSAGE_BYTES)})
+    listening = socket.create_server(("127.0.0.1", 0))
+    await server.start([listening], backlog=16, tls=None)
+    return listening.getsockname()[1], server
+
+
+async def _main(link: str) -> None:
+    edge = Edge()
+    serve = _serve_by_own if link == "own" else _serve_by_library
+    # A server is served for as long as somebody holds it.
+    grpc_port, _server = await serve(edge)
     http = await asyncio.get_running_loop().create_server(lambda: Caller(edge), "127.0.0.1", 0)
     ports = {"http": http.sockets[0].getsockname()[1], "grpc": grpc_port}
     print(json.dumps(ports), flush=True)
@@ -105,4 +131,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_main())
+    uvloop.run(_main(sys.argv[1]))

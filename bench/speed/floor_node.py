@@ -1,8 +1,9 @@
 """The floor's node: the least that a node of this kind can be.
 
-    python -m bench.speed.floor_node EDGE UPSTREAM        two ports of 127.0.0.1
+    python -m bench.speed.floor_node LINK EDGE UPSTREAM        two ports of 127.0.0.1
 
-One gRPC stream to the edge, a raw httptools client with kept connections to the upstream.
+One gRPC stream to the edge, a raw httptools client with kept connections to the upstream. LINK is
+who carries the stream: `library` is gRPC's own, `own` is IOP's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import httptools
 import uvloop
 
 from bench.speed.floor_wire import METHOD, OPTIONS, SERVICE, What, Writer, frames
+from iop_shared.rpc.client import dial
+from iop_shared.wire import MAX_MESSAGE_BYTES
 
 
 class Connection(asyncio.Protocol):
@@ -72,6 +75,7 @@ class Node:
         self._upstream = upstream
         self.idle: list[Connection] = []
         self.writer = Writer()
+        self._opening: set[asyncio.Task[None]] = set()
         self.head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{upstream}\r\n"
             "Content-Type: application/json\r\nContent-Length: "
@@ -83,18 +87,27 @@ class Node:
                 f"/{SERVICE}/{METHOD}"
             )()
             writing = asyncio.create_task(self.writer.drain_to(stream.write))
-            opening: set[asyncio.Task[None]] = set()
             try:
                 while (message := await stream.read()) is not grpc.aio.EOF:
-                    for run, _, body in frames(message):
-                        if self.idle:
-                            self.idle.pop().ask(run, body)
-                            continue
-                        task = asyncio.create_task(self._ask_on_a_new_one(run, body))
-                        opening.add(task)
-                        task.add_done_callback(opening.discard)
+                    self._hear(cast("bytes", message))
             finally:
                 writing.cancel()
+
+    async def own_session(self, edge: int) -> None:
+        connection = await dial("127.0.0.1", edge, tls=None)
+        path = f"/{SERVICE}/{METHOD}"
+        call = connection.call("edge", path, (), max_message_bytes=MAX_MESSAGE_BYTES)
+        call.deliver_to(self._hear)
+        await self.writer.drain_to(call.write)
+
+    def _hear(self, message: bytes) -> None:
+        for run, _, body in frames(message):
+            if self.idle:
+                self.idle.pop().ask(run, body)
+                continue
+            task = asyncio.create_task(self._ask_on_a_new_one(run, body))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
     async def _ask_on_a_new_one(self, run: int, body: bytes) -> None:
         loop = asyncio.get_running_loop()
@@ -105,4 +118,6 @@ class Node:
 
 
 if __name__ == "__main__":
-    uvloop.run(Node(int(sys.argv[2])).session(int(sys.argv[1])))
+    node = Node(int(sys.argv[3]))
+    session = node.own_session if sys.argv[1] == "own" else node.session
+    uvloop.run(session(int(sys.argv[2])))

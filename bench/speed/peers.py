@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from bench.speed import others, site
 from bench.speed.running import Running
@@ -17,9 +18,10 @@ Start = Callable[[Group, int], Running]
 """Given its group and the upstream's port. Raises Absent or StartFailed."""
 
 
-def floor(group: Group, upstream: int) -> Running:
-    edge = group.start_announced("edge", "bench.speed.floor_edge")
-    command = [sys.executable, "-m", "bench.speed.floor_node", str(edge["grpc"]), str(upstream)]
+def floor(link: str, group: Group, upstream: int) -> Running:
+    edge = group.start_announced("edge", "bench.speed.floor_edge", link)
+    ports = [str(edge["grpc"]), str(upstream)]
+    command = [sys.executable, "-m", "bench.speed.floor_node", link, *ports]
     group.start("node", command)
     return Running(edge["http"], {process.name: process.pid for process in group.processes})
 
@@ -37,7 +39,8 @@ OTHERS = ("nginx", "vllm-router", "portkey", "litellm")
 
 STARTS: dict[str, Start] = {
     "iop": site.start,
-    "floor": floor,
+    "floor": partial(floor, "library"),
+    "floor-own": partial(floor, "own"),
     "nginx": others.nginx,
     "vllm-router": others.vllm_router,
     "naive": naive,

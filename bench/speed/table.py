@@ -13,6 +13,7 @@ from bench.speed.targets import Judged, Unit
 TITLES = {
     "iop": "IOP",
     "floor": "floor",
+    "floor-own": "floor, own wire",
     "nginx": "nginx",
     "vllm-router": "vllm-router",
     "naive": "naive aiohttp",

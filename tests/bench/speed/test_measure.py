@@ -138,4 +138,4 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(
     with pytest.raises(SystemExit):
         command.options_of(["--only", "ngnix"])
     told = capsys.readouterr().err
-    assert "'ngnix' is none of iop, floor, nginx" in told
+    assert "'ngnix' is none of iop, floor, floor-own, nginx" in told
