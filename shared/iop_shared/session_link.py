@@ -85,8 +85,12 @@ class SessionLink(Generic[Sent, Heard, Said]):
                     self._is_done()
                 return
             stream.send(batch.SerializeToString())
+        if stream.is_over:
+            self._is_done()
 
     def _stream_ended(self) -> None:
+        if self.over.done():
+            return
         failure = self._stream.failure
         if failure is None:
             self._session.close(f"closed by the {self._peer}")

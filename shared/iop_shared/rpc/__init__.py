@@ -8,6 +8,9 @@ passes through a general library costs several times what the message's own work
   codes       statuses, errors, and what gRPC writes into headers and trailers
   frames      HTTP/2 frames out of bytes
   messages    gRPC messages out of the content of DATA frames
+  patience    how much a peer may send that carries nothing
+  rules       h2's part, bounded where h2 is not
+  stalls      peers that take nothing of what waits for them
   stream      one call: messages in, messages out, within the peer's windows
   connection  one connection: frames to streams and to h2
   client      dialling, and the one call of a connection that a node needs

@@ -9,9 +9,19 @@ import asyncio
 import ssl
 from typing import Literal
 
+from h2.errors import ErrorCodes
 from h2.events import Event, ResponseReceived, TrailersReceived
+from h2.exceptions import H2Error
 
-from iop_shared.rpc.codes import CONTENT_TYPE, Metadata, RpcError, StatusCode, error_of, plain
+from iop_shared.rpc.codes import (
+    CONTENT_TYPE,
+    Metadata,
+    RpcError,
+    StatusCode,
+    error_of,
+    is_grpc,
+    plain,
+)
 from iop_shared.rpc.connection import Connection
 from iop_shared.rpc.stream import Stream
 
@@ -37,10 +47,10 @@ class ClientConnection(Connection):
     def call(
         self, authority: str, path: str, metadata: Metadata, *, max_message_bytes: int
     ) -> Stream:
-        """Begin a call. Raises RpcError(UNAVAILABLE) where the connection is over already."""
-        if self.closed_reason is not None:
-            raise RpcError(StatusCode.UNAVAILABLE, self.closed_reason)
-        stream_id = self._h2.get_next_available_stream_id()
+        """Begin a call. Raises RpcError(UNAVAILABLE) where the connection is over already, or its
+        peer takes no more calls."""
+        if self.closed_reason is not None or self.is_leaving:
+            raise RpcError(StatusCode.UNAVAILABLE, self.closed_reason or "the peer goes away")
         headers = [
             (":method", "POST"),
             (":scheme", "https" if self.transport.get_extra_info("sslcontext") else "http"),
@@ -50,33 +60,42 @@ class ClientConnection(Connection):
             ("content-type", CONTENT_TYPE),
             *metadata,
         ]
+        try:
+            stream_id = self._h2.get_next_available_stream_id()
+            self._h2.send_headers(stream_id, headers)
+        except H2Error as error:
+            # By its name alone: what it says may quote the metadata.
+            reason = f"the call could not begin: {type(error).__name__}"
+            raise RpcError(StatusCode.UNAVAILABLE, reason) from None
         stream = self.streams[stream_id] = Stream(self, stream_id, max_message_bytes)
-        self._h2.send_headers(stream_id, headers)
         self._write_h2()
+        self._open_window(stream)
         return stream
 
     def _happened(self, event: Event) -> None:
-        match event:
-            case ResponseReceived():
-                stream = self.streams.get(event.stream_id)
-                if stream is None:
-                    return
-                stream.headers = headers = plain(event.headers)
-                if headers.get(":status") != "200":
-                    code = StatusCode.UNAVAILABLE
-                    stream.fail(RpcError(code, f"HTTP status {headers.get(':status')}"))
-                elif "grpc-status" in headers:
-                    self._ended(stream, headers)
-                elif not headers.get("content-type", "").startswith(CONTENT_TYPE):
-                    stream.fail(RpcError(StatusCode.UNKNOWN, "what answers does not speak gRPC"))
-            case TrailersReceived():
-                if (stream := self.streams.get(event.stream_id)) is not None:
-                    self._ended(stream, plain(event.headers))
-            case _:
-                pass
+        if not isinstance(event, ResponseReceived | TrailersReceived):
+            return
+        stream = self.streams.get(event.stream_id)
+        if stream is None:
+            return
+        headers = plain(event.headers)
+        if isinstance(event, TrailersReceived):
+            self._ended(stream, headers)
+            return
+        stream.headers = headers
+        if headers[":status"] != "200":
+            code = StatusCode.UNAVAILABLE
+            stream.fail(RpcError(code, f"HTTP status {headers[':status']}"))
+        elif "grpc-status" in headers:
+            self._ended(stream, headers)
+        elif not is_grpc(headers.get("content-type", "")):
+            stream.fail(RpcError(StatusCode.UNKNOWN, "what answers does not speak gRPC"))
+        else:
+            stream.is_heard = True
 
     def _ended(self, stream: Stream, trailers: dict[str, str]) -> None:
-        self._forget(stream)
+        # Whatever this end still had to say, nobody listens.
+        self.reset(stream, ErrorCodes.NO_ERROR)
         stream.closed(error_of(trailers))
 
     def _peer_ended(self, stream: Stream) -> None:
@@ -106,6 +125,8 @@ async def dial(host: str, port: int, *, tls: ssl.SSLContext | None) -> ClientCon
         )
         kind = "closed_early" if is_cut else "unreachable"
         raise DialError(kind, (error.strerror or str(error)).lower()) from None
+    except UnicodeError:
+        raise DialError("unreachable", "the host is no name") from None
     return connection
 
 

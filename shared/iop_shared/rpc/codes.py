@@ -14,6 +14,9 @@ Metadata = Iterable[tuple[str, str]]
 
 CONTENT_TYPE = "application/grpc"
 
+MAX_DETAILS_BYTES = 4096
+"""Of a status's words, as they are sent: half of what a peer takes for all its headers."""
+
 _TIMEOUT_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_DIGITS = 8
 
@@ -63,21 +66,34 @@ def status_trailers(error: RpcError | None) -> list[tuple[str, str]]:
 def error_of(headers: Mapping[str, str]) -> RpcError | None:
     """What the trailers of a call say. A status that is none of the known ones is UNKNOWN."""
     number = headers.get("grpc-status", "")
-    details = unquote_to_bytes(headers.get("grpc-message", "")).decode("utf-8", "replace")
-    if number == "0":
-        return None
     if not number:
         return RpcError(StatusCode.UNKNOWN, "the call ended without a status")
     try:
         code = StatusCode(int(number))
     except ValueError:
         code = StatusCode.UNKNOWN
-    return RpcError(code, details)
+    if code is StatusCode.OK:
+        return None
+    message = headers.get("grpc-message", "").encode("latin-1")
+    details = unquote_to_bytes(message).decode("utf-8", "replace")
+    return RpcError(code, details, filter(_is_metadata, headers.items()))
 
 
 def plain(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers as text. Of one that stands twice, the last."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    """Headers as text. Those of one name are one, joined by commas: so nobody who reads them takes
+    the first where another takes the last."""
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]},{value}" if name in joined else value
+    return joined
+
+
+def is_grpc(content_type: str) -> bool:
+    """`application/grpc`, with the name of an encoding (`+proto`) or parameters or without."""
+    kind, _, _ = content_type.partition(";")
+    name, _, _ = kind.strip().lower().partition("+")
+    return name == CONTENT_TYPE
 
 
 def timeout_s(text: str | None) -> float | None:
@@ -91,8 +107,21 @@ def timeout_s(text: str | None) -> float | None:
     return int(digits) * _TIMEOUT_UNITS_S[unit]
 
 
+def _is_metadata(header: tuple[str, str]) -> bool:
+    name, _ = header
+    return not name.startswith((":", "grpc-")) and name != "content-type"
+
+
 def _percent_encoded(text: str) -> str:
-    return "".join(
-        chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x25 else f"%{byte:02X}"
-        for byte in text.encode("utf-8", "replace")
-    )
+    """As it is sent, cut behind the last character that fits."""
+    pieces: list[str] = []
+    room = MAX_DETAILS_BYTES
+    for character in text:
+        raw = character.encode("utf-8", "replace")
+        is_plain = 0x20 <= raw[0] <= 0x7E and raw != b"%"
+        piece = raw.decode() if is_plain else "".join(f"%{byte:02X}" for byte in raw)
+        room -= len(piece)
+        if room < 0:
+            break
+        pieces.append(piece)
+    return "".join(pieces)

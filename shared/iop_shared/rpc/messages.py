@@ -24,8 +24,18 @@ class MessageReader:
         self._buffer = bytearray()
         self._missing = 0
 
+    def whole(self, received: bytes) -> bytes | None:
+        """The message that `received` is from its first byte to its last, as nearly every frame
+        is one; None where `feed` has to look."""
+        if self._buffer or len(received) < PREFIX_BYTES:
+            return None
+        compressed, length = _PREFIX.unpack_from(received)
+        if compressed or length != len(received) - PREFIX_BYTES or length > self._max_bytes:
+            return None
+        return received[PREFIX_BYTES:]
+
     def feed(self, received: bytes) -> Iterator[bytes]:
-        """The messages that are whole now.
+        """The messages that are whole now. To be read to its end.
 
         Raises RpcError: RESOURCE_EXHAUSTED for one that is too long, before its bytes are held;
         UNIMPLEMENTED for one that is compressed, which nobody was offered.
@@ -52,14 +62,15 @@ class MessageReader:
             if end > size:
                 self._missing = end - size
                 break
-            yield bytes(buffer[start + PREFIX_BYTES : end])
+            yield bytes(memoryview(buffer)[start + PREFIX_BYTES : end])
             start = end
         if start < size:
-            self._buffer += buffer[start:]
+            self._buffer += memoryview(buffer)[start:]
 
     @property
-    def is_amid_a_message(self) -> bool:
-        return bool(self._buffer)
+    def held_bytes(self) -> int:
+        """Of a message that is not whole."""
+        return len(self._buffer)
 
 
 def prefixed(message: bytes) -> bytes:

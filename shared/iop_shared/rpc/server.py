@@ -1,6 +1,6 @@
 """Listening for gRPC, and giving each call to the handler of its method.
 
-It decides what is no call, what a peer may not do, and how a call ends that its handler has left.
+It decides what is no call, how many there may be, and how a call ends that its handler has left.
 It knows no method: they are handed in.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from h2.errors import ErrorCodes
@@ -20,11 +21,13 @@ from iop_shared.rpc.codes import (
     CONTENT_TYPE,
     RpcError,
     StatusCode,
+    is_grpc,
     plain,
     status_trailers,
     timeout_s,
 )
 from iop_shared.rpc.connection import Connection
+from iop_shared.rpc.rules import MAX_STREAMS
 from iop_shared.rpc.stream import Stream
 
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -32,10 +35,12 @@ HANDSHAKE_TIMEOUT_S = 10.0
 
 MAX_CONNECTIONS = 10_000
 
-MAX_RESETS = 200
-"""Calls that a peer may break off one after the other, none of which it lets end."""
+MAX_HANDLERS = 2 * MAX_STREAMS
+"""On a connection: those of calls that were broken off may take a while to leave."""
 
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+_STOPPING = RpcError(StatusCode.UNAVAILABLE, "the server is stopping")
+_FIRST_HEADERS = ((":status", "200"), ("content-type", CONTENT_TYPE))
 
 _log = logs.get("grpc")
 
@@ -43,9 +48,18 @@ _log = logs.get("grpc")
 class ServerCall(Stream):
     """A call of a peer. Its headers are the metadata."""
 
-    def __init__(self, connection: ServerConnection, stream_id: int, method: Method) -> None:
+    def __init__(
+        self,
+        connection: ServerConnection,
+        stream_id: int,
+        method: Method,
+        headers: Mapping[str, str],
+    ) -> None:
         super().__init__(connection, stream_id, method.max_message_bytes)
+        self.headers = headers
+        self.is_heard = True
         self._finish = connection.finish
+        self._handling = connection.handling
 
     @property
     def peer(self) -> str:
@@ -58,6 +72,12 @@ class ServerCall(Stream):
         """What the transport has verified of the peer's certificate (`getpeercert`)."""
         found: Mapping[str, Any] | None = self.connection.transport.get_extra_info("peercert")
         return found
+
+    def handled_by(self, task: asyncio.Task[None]) -> None:
+        """The task is cancelled when the call is over."""
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+        self.on_over = task.cancel
 
     def finish(self, error: RpcError | None) -> None:
         """End the call with its status, once all that was said in it has been sent."""
@@ -83,88 +103,81 @@ class Method(NamedTuple):
 class ServerConnection(Connection):
     def __init__(self, server: RpcServer) -> None:
         super().__init__(server.loop, is_client=False)
+        self.handling: set[asyncio.Task[None]] = set()
+        """The handlers of its calls; of those too that were broken off, until they have left."""
         self._server = server
-        self._resets = 0
-        self._first_words = server.loop.call_later(HANDSHAKE_TIMEOUT_S, self._is_silent)
+        self._first_words: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._server.connections.add(self)
-        if len(self._server.connections) > MAX_CONNECTIONS:
-            self.close("too many connections")
+        connections = self._server.connections
+        connections.add(self)
+        if self._server.is_stopping or len(connections) > MAX_CONNECTIONS:
+            self.abort("the server takes no more connections")
             return
+        self._first_words = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._require_words)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
+            # Not every loop does so by itself, for sockets that it was handed.
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, seconds in _KEEPALIVE:
                 raw.setsockopt(socket.IPPROTO_TCP, option, seconds)
 
-    def _is_silent(self) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._first_words is not None:
+            self._first_words.cancel()
+        self._server.connections.discard(self)
+
+    def _require_words(self) -> None:
         if not self.has_heard:
             self.close("nothing came")
-
-    def _lost(self) -> None:
-        self._first_words.cancel()
-        self._server.connections.discard(self)
 
     def _peer_ended(self, stream: Stream) -> None:
         stream.end_received()
 
-    def _peer_reset(self) -> None:
-        self._resets += 1
-        if self._resets > MAX_RESETS:
-            self._broken("too many calls broken off", ErrorCodes.ENHANCE_YOUR_CALM)
-
     def _happened(self, event: Event) -> None:
         if isinstance(event, RequestReceived):
-            self._begin(event)
+            self._begin(event.stream_id, plain(event.headers))
 
-    def _begin(self, request: RequestReceived) -> None:
-        stream_id = request.stream_id
-        headers = plain(request.headers)
-        if not _is_grpc(headers):
-            self._h2_does(
-                lambda: self._h2.send_headers(stream_id, [(":status", "415")], end_stream=True)
-            )
-            self._h2_does(lambda: self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR))
+    def _begin(self, stream_id: int, headers: Mapping[str, str]) -> None:
+        if len(self.streams) >= MAX_STREAMS or len(self.handling) >= MAX_HANDLERS:
+            self._bear()
+            self._h2_does(lambda: self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM))
             return
-        method = self._server.methods.get(headers.get(":path", ""))
+        if headers[":method"] != "POST" or not is_grpc(headers.get("content-type", "")):
+            self._say_last(stream_id, [(":status", "415")])
+            return
+        method = self._server.methods.get(headers[":path"])
         if method is None:
-            error = RpcError(StatusCode.UNIMPLEMENTED, "no such method here")
-            self._h2_does(
-                lambda: self._h2.send_headers(
-                    stream_id, [*_FIRST_HEADERS, *status_trailers(error)], end_stream=True
-                )
-            )
-            self._h2_does(lambda: self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR))
+            refusal = RpcError(StatusCode.UNIMPLEMENTED, "no such method here")
+        elif self._server.is_stopping:
+            refusal = _STOPPING
+        else:
+            call = ServerCall(self, stream_id, method, headers)
+            self.streams[stream_id] = call
+            self._h2_does(lambda: self._h2.send_headers(stream_id, _FIRST_HEADERS))
+            self._open_window(call)
+            self._server.begin(call, method.handler, timeout_s(headers.get("grpc-timeout")))
             return
-        call = ServerCall(self, stream_id, method)
-        call.headers = headers
-        self.streams[stream_id] = call
-        self._h2_does(lambda: self._h2.send_headers(stream_id, list(_FIRST_HEADERS)))
-        self._server.begin(call, method.handler, timeout_s(headers.get("grpc-timeout")))
+        self._say_last(stream_id, [*_FIRST_HEADERS, *status_trailers(refusal)])
 
     def finish(self, call: ServerCall, error: RpcError | None) -> None:
         """End a call with its status, once all that was said in it has been sent."""
 
         def say() -> None:
-            self._resets = 0
+            self._say_last(call.stream_id, status_trailers(error))
             self._forget(call)
-            self._h2_does(
-                lambda: self._h2.send_headers(
-                    call.stream_id, status_trailers(error), end_stream=True
-                )
-            )
-            if not call.is_ended:
-                # Whatever the peer still says, nobody listens.
-                self._h2_does(lambda: self._h2.reset_stream(call.stream_id, ErrorCodes.NO_ERROR))
             call.closed(error)
 
-        if not call.is_over:
-            call.when_sent(say)
+        call.when_sent(say)
 
-
-_FIRST_HEADERS = ((":status", "200"), ("content-type", CONTENT_TYPE))
+    def _say_last(self, stream_id: int, headers: Sequence[tuple[str, str]]) -> None:
+        was_said = self._h2_does(lambda: self._h2.send_headers(stream_id, headers, end_stream=True))
+        # Whatever the peer still says, nobody listens. Nothing happens where it has ended too.
+        code = ErrorCodes.NO_ERROR if was_said else ErrorCodes.INTERNAL_ERROR
+        self._h2_does(lambda: self._h2.reset_stream(stream_id, code))
 
 
 class RpcServer:
@@ -174,7 +187,9 @@ class RpcServer:
         self.methods = methods
         self.loop = asyncio.get_running_loop()
         self.connections: set[ServerConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Those whose transports are there."""
+        self.is_stopping = False
+        self._handling: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
     async def start(
@@ -191,22 +206,32 @@ class RpcServer:
             self._servers.append(server)
 
     async def stop(self) -> None:
-        """Listen no more and end every call at once. Returns when no handler is left."""
+        """Listen no more and end every call at once. Returns when no handler is left, and no
+        connection; those of peers that do not read are cut after PARTING_TIMEOUT_S."""
+        self.is_stopping = True
         for server in self._servers:
             server.close()
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._handling:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        while self._handling:
+            await asyncio.wait(self._handling)
         for connection in list(self.connections):
             connection.close("the server has stopped")
+        if self.connections:
+            await asyncio.wait([connection.lost for connection in self.connections])
 
     def begin(self, call: ServerCall, handler: Handler, timeout: float | None) -> None:
+        """Let a handler have a call, for `timeout` seconds where it is given."""
         task = self.loop.create_task(self._serve(call, handler, timeout))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        call.on_over = task.cancel
+        self._handling.add(task)
+        call.handled_by(task)
+        task.add_done_callback(partial(self._left, call))
+
+    def _left(self, call: ServerCall, task: asyncio.Task[None]) -> None:
+        self._handling.discard(task)
+        if task.cancelled():
+            # Before it began, so that nobody has ended the call.
+            call.finish(_STOPPING)
 
     async def _serve(self, call: ServerCall, handler: Handler, timeout: float | None) -> None:
         error: RpcError | None = None
@@ -217,7 +242,7 @@ class RpcServer:
         except RpcError as refusal:
             error = refusal
         except asyncio.CancelledError:
-            error = RpcError(StatusCode.UNAVAILABLE, "the server is stopping")
+            error = _STOPPING
         except Exception as failure:
             if deadline.expired():
                 error = RpcError(StatusCode.DEADLINE_EXCEEDED, "the caller's deadline has passed")
@@ -226,9 +251,3 @@ class RpcServer:
                 error = RpcError(StatusCode.INTERNAL, "the server failed on this call")
         call.on_over = None
         call.finish(error)
-
-
-def _is_grpc(headers: Mapping[str, str]) -> bool:
-    return headers.get(":method") == "POST" and headers.get("content-type", "").startswith(
-        CONTENT_TYPE
-    )
