@@ -16,7 +16,8 @@ Rules both ends keep (the state machine is iop_shared.session):
  3. Control frames overtake data frames. A batch carries at most 64 KiB of data.
  4. An attempt is opened by the edge under a number unique in the session. Each direction of an
     attempt carries body bytes under its own credit window, and ends exactly once:
-    edge to node by `BodyChunk.last` or `Cancel`, node to edge by `AttemptEnd`.
+    edge to node by `BodyChunk.last` or `Cancel`, node to edge by `last` where the answer has
+    a body and is whole, else by `AttemptEnd`.
  5. A body longer than one frame is cut into chunks; no frame exceeds the message limit.
  6. A field that is unknown is ignored, and a frame that is unknown is counted and ignored, so
     that adding either is compatible within a protocol version.
