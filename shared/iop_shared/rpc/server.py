@@ -39,7 +39,6 @@ MAX_HANDLERS = 2 * MAX_STREAMS
 """On a connection: those of calls that were broken off may take a while to leave."""
 
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-_STOPPING = RpcError(StatusCode.UNAVAILABLE, "the server is stopping")
 _FIRST_HEADERS = ((":status", "200"), ("content-type", CONTENT_TYPE))
 
 _log = logs.get("grpc")
@@ -153,7 +152,7 @@ class ServerConnection(Connection):
         if method is None:
             refusal = RpcError(StatusCode.UNIMPLEMENTED, "no such method here")
         elif self._server.is_stopping:
-            refusal = _STOPPING
+            refusal = _stopping()
         else:
             call = ServerCall(self, stream_id, method, headers)
             self.streams[stream_id] = call
@@ -231,7 +230,7 @@ class RpcServer:
         self._handling.discard(task)
         if task.cancelled():
             # Before it began, so that nobody has ended the call.
-            call.finish(_STOPPING)
+            call.finish(_stopping())
 
     async def _serve(self, call: ServerCall, handler: Handler, timeout: float | None) -> None:
         error: RpcError | None = None
@@ -242,7 +241,7 @@ class RpcServer:
         except RpcError as refusal:
             error = refusal
         except asyncio.CancelledError:
-            error = _STOPPING
+            error = _stopping()
         except Exception as failure:
             if deadline.expired():
                 error = RpcError(StatusCode.DEADLINE_EXCEEDED, "the caller's deadline has passed")
@@ -251,3 +250,7 @@ class RpcServer:
                 error = RpcError(StatusCode.INTERNAL, "the server failed on this call")
         call.on_over = None
         call.finish(error)
+
+
+def _stopping() -> RpcError:
+    return RpcError(StatusCode.UNAVAILABLE, "the server is stopping")
