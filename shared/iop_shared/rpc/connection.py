@@ -66,7 +66,9 @@ class Connection(asyncio.Protocol, ABC):
         self._received = 0  # of DATA, and not paid back yet
         self._patience = Patience()
         self._window_at_ping = 0  # had nothing been sent since
-        self._was_paused = False
+        self._stuck_bytes = (
+            0  # that the transport held when it was last looked at, if it was paused
+        )
         self._stalls = StallWatch(loop, self._give_up_stalled)
         self._parting: asyncio.TimerHandle | None = None
 
@@ -126,7 +128,8 @@ class Connection(asyncio.Protocol, ABC):
         self._stalls.begin()
 
     def resume_writing(self) -> None:
-        self.is_paused = self._was_paused = False
+        self.is_paused = False
+        self._stuck_bytes = 0
         others = [
             stream for stream in self.streams.values() if stream.stream_id not in self.blocked
         ]
@@ -358,15 +361,18 @@ class Connection(asyncio.Protocol, ABC):
 
     def _give_up_stalled(self) -> bool:
         """Whether something waits still."""
-        if self._was_paused:
+        if not self.is_paused:
+            for stream in list(self.blocked.values()):
+                if not stream.has_moved:
+                    stream.fail(RpcError(StatusCode.UNAVAILABLE, "the peer takes nothing"))
+                stream.has_moved = False
+            return bool(self.blocked)
+        waiting = self.transport.get_write_buffer_size()
+        if waiting >= self._stuck_bytes > 0:
             self.abort("the peer takes nothing")
             return False
-        self._was_paused = self.is_paused
-        for stream in list(self.blocked.values()):
-            if not stream.has_moved:
-                stream.fail(RpcError(StatusCode.UNAVAILABLE, "the peer takes nothing"))
-            stream.has_moved = False
-        return self.closed_reason is None and (self.is_paused or bool(self.blocked))
+        self._stuck_bytes = waiting
+        return True
 
     def _forget(self, stream: Stream) -> None:
         self.streams.pop(stream.stream_id, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-STALL_TIMEOUT_S = 30.0
+STALL_TIMEOUT_S = 60.0
 """A peer is given up that has taken nothing for this long, and before twice this."""
 
 

@@ -550,14 +550,29 @@ def test_a_call_whose_peer_takes_nothing_is_given_up_and_the_others_are_not(
 
 
 def test_a_connection_whose_peer_takes_nothing_is_given_up(attacker: Attacker) -> None:
+    end, wire = attacker.end, attacker.wire
+    wire.write(bytes(1000))
+    end.pause_writing()
+    assert end._give_up_stalled()
+    end.resume_writing()
+    end.pause_writing()
+    assert end._give_up_stalled()
+    wire.writes = [bytes(900)]
+    assert end._give_up_stalled()
+    assert not wire.is_aborted
+    assert not end._give_up_stalled()
+    assert wire.is_aborted
+
+
+def test_a_call_is_not_blamed_for_what_the_connection_does_not_take(attacker: Attacker) -> None:
+    [call] = called(attacker).calls
+    attacker.wire.write(bytes(1000))
     attacker.end.pause_writing()
-    assert attacker.end._give_up_stalled()
-    attacker.end.resume_writing()
-    attacker.end.pause_writing()
-    assert attacker.end._give_up_stalled()
-    assert not attacker.wire.is_aborted
-    assert not attacker.end._give_up_stalled()
-    assert attacker.wire.is_aborted
+    call.send(b"waits")
+    for left in (900, 800, 700):
+        attacker.wire.writes = [bytes(left)]
+        assert attacker.end._give_up_stalled()
+    assert not call.is_over
 
 
 # -- goodbyes ------------------------------------------------------------------------------------
