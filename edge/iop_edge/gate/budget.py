@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import get_args
 
@@ -13,6 +12,7 @@ from iop_edge.gate.options import GateOptions
 from iop_edge.gate.report import Refusal, Strategy
 
 _TEMPERATURES = (0.2, 0.4, 0.6)
+_STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -35,16 +35,16 @@ class Budget:
 
     def __init__(self, options: GateOptions) -> None:
         self._options = options
-        self._spent: Counter[Strategy] = Counter()
+        self._spent = dict.fromkeys(_STRATEGIES, 0)
 
     @property
     def spent(self) -> int:
-        return self._spent.total()
+        return sum(self._spent.values())
 
     @property
     def is_spent(self) -> bool:
         """Whether no strategy may begin another recovery."""
-        return all(self.refusal(strategy) is not None for strategy in get_args(Strategy))
+        return all(self.refusal(strategy) is not None for strategy in _STRATEGIES)
 
     def refusal(self, strategy: Strategy) -> Refusal | None:
         if self._options.max_request_recoveries <= self.spent:

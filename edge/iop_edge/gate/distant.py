@@ -36,7 +36,7 @@ class DistantPast:
         """
         if self.lag:
             self._follow(recent, at)
-        elif at % _ASKED_EVERY == 0:
+        elif at > nearest and at % _ASKED_EVERY == 0:
             self._ask(recent, at, nearest)
         self._remember(hash(recent[-GRAM:]), at)
 

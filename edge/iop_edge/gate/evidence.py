@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+from typing import Literal
 
 from msgspec import Struct
 
@@ -10,7 +13,7 @@ Channel = Literal["content", "reasoning"]
 """Where a model's own text stands. Each is judged by itself."""
 
 
-class Said(NamedTuple):
+class Said(Struct, frozen=True, gc=False):
     """One thing that an event says.
 
     `content` and `reasoning`: a piece of text. `tool_call`: a fragment of the arguments of the
@@ -26,8 +29,23 @@ class Said(NamedTuple):
     name: str = ""
 
 
+_TEXT = frozenset(("content", "reasoning"))
+
+
+def joined(said: Iterable[Said]) -> tuple[Said, ...]:
+    """The same, with the texts that follow each other on a channel in one."""
+    out: list[Said] = []
+    for kind, run in groupby(said, attrgetter("kind")):
+        if kind in _TEXT:
+            out.append(Said(kind, "".join([one.text for one in run])))
+        else:
+            out += run
+    return tuple(out)
+
+
 class Piece(Struct, frozen=True, gc=False):
-    """One event of one attempt's answer. Pieces go on to the caller in their order, or not at all.
+    """One event of one attempt's answer, or several that came together and need not be told apart
+    while none of them is held. Pieces go on to the caller in their order, or not at all.
 
     `said` is empty for what says nothing that the gate weighs (a beginning, usage, a marker).
     `raw` is what the caller would read, byte for byte; None where the event is not the caller's
@@ -37,6 +55,10 @@ class Piece(Struct, frozen=True, gc=False):
 
     said: tuple[Said, ...]
     raw: bytes | None = None
+
+    def events(self) -> Iterable[Piece]:
+        """Its events, each a piece by itself."""
+        return (self,)
 
 
 class Recorded(Struct, frozen=True):

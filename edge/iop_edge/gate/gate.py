@@ -85,10 +85,12 @@ class Gate:
         self._budget = Budget(options)
         self._recorder = Recorder(options.max_ingress_snapshot_bytes)
         self._ledger = GateLedger()
-        self._reading = self._read(())
+        self._reading: Reading  # Of the attempt.
         self._is_over = False
         self._fault: Fault | None = None
-        self._unrepaired: list[Piece] = []
+        self._unrepaired: Sequence[Piece] = ()
+        self.deadline: float | None = None
+        """When `expire` is due; None while nothing is held that time lets go."""
         self.has_ended = False
         """The run's answer is complete with what has been released."""
         self.has_released = False
@@ -96,11 +98,6 @@ class Gate:
 
     def __repr__(self) -> str:
         return f"Gate({self._recorder!r}, recoveries={self._budget.spent})"
-
-    @property
-    def deadline(self) -> float | None:
-        """When `expire` is due; None while nothing is held that time lets go."""
-        return self._reading.deadline
 
     def report(self) -> GateReport:
         return self._ledger.report(self._recorder.chars)
@@ -112,6 +109,7 @@ class Gate:
         self._ledger.begin(filters)
         self._reading = self._read(filters)
         self._is_over = self.has_ended = False
+        self.deadline = None
 
     def take(self, pieces: Sequence[Piece], now: float) -> list[Effect]:
         """The next pieces of the attempt's answer, which came together."""
@@ -119,13 +117,18 @@ class Gate:
             return []
         reading = self._reading
         released = self._released(reading.take(pieces, now))
-        if reading.held_chars:
-            self._ledger.held(reading.held_chars)
+        if reading.hold.waiting or self.deadline is not None:
+            self.deadline = reading.deadline
+            self._ledger.held(reading.hold.chars)
         return released + self._on_repetitions() if reading.repetitions else released
 
     def expire(self, now: float) -> list[Effect]:
         """Let go what a filter has held for as long as it may."""
-        return [] if self._is_over else self._released(self._reading.expire(now))
+        if self._is_over:
+            return []
+        released = self._released(self._reading.expire(now))
+        self.deadline = self._reading.deadline
+        return released
 
     def end(self, now: float, *, has_failed: bool = False) -> list[Effect]:
         """The attempt's answer is complete. Without a repair or a failure among the effects, so is
@@ -205,10 +208,9 @@ class Gate:
         if pieces:
             self.has_released = True
             # What a schema repair was to replace cannot follow what came of the repair.
-            self._unrepaired = []
+            self._unrepaired = ()
         for piece in pieces:
-            for said in piece.said:
-                self._recorder.add(said)
+            self._recorder.add(piece.said)
         return list(pieces)
 
     def _without_repair(self, fault: Fault) -> list[Effect]:
@@ -221,6 +223,7 @@ class Gate:
 
     def _close_attempt(self) -> None:
         self._is_over = True
+        self.deadline = None
         reading = self._reading
         self._ledger.saw("repeat_guard", reading.watched_chars)
         self._ledger.saw("schema_gate", reading.call_count)

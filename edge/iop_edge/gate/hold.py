@@ -43,20 +43,19 @@ class _Held(Struct):
 class Hold:
     """One attempt's held pieces."""
 
-    __slots__ = ("_bytes", "_call_chars", "_held", "_holds_calls", "chars", "is_for_calls")
+    __slots__ = ("_bytes", "_call_chars", "_holds_calls", "chars", "is_for_calls", "waiting")
 
     def __init__(self) -> None:
-        self._held: deque[_Held] = deque()
+        self.waiting: deque[_Held] = deque()
+        """What is held, the oldest first."""
         self._bytes = 0
         self._call_chars = 0
         self._holds_calls = True
         self.chars = 0
-        """Characters of both channels that are held; what stands behind a tool call apart."""
+        """Characters of both channels that are held under suspicion; what stands behind a tool call
+        apart."""
         self.is_for_calls = False
         """A tool call is held, and with it all that came after."""
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     @property
     def is_full(self) -> bool:
@@ -66,9 +65,9 @@ class Hold:
     @property
     def since(self) -> float | None:
         """Since when the oldest is held that time may let go; None where there is none."""
-        if not self._held or self._held[0].is_behind_call:
+        if not self.waiting or self.waiting[0].is_behind_call:
             return None
-        return self._held[0].since
+        return self.waiting[0].since
 
     def add(
         self,
@@ -85,7 +84,7 @@ class Hold:
         text_chars = 0
         if not self.is_for_calls:
             text_chars = sum(len(one.text) for one in piece.said if one.kind in _TEXT)
-        self._held.append(
+        self.waiting.append(
             _Held(piece, text_chars, content_end, reasoning_end, now, self.is_for_calls)
         )
         self.chars += text_chars
@@ -105,7 +104,7 @@ class Hold:
         """Take out what lies before this end of a channel, the last piece cut there, and drop the
         rest."""
         out = self._take_while(lambda held: held.end_of(channel) <= end)
-        if self._held and not (first := self._held[0]).is_behind_call:
+        if self.waiting and not (first := self.waiting[0]).is_behind_call:
             cut = _without_last(first.piece, channel, first.end_of(channel) - end)
             if cut.said:
                 out.append(cut)
@@ -114,20 +113,20 @@ class Hold:
 
     def _take_while(self, may_go: Callable[[_Held], bool]) -> list[Piece]:
         out: list[Piece] = []
-        while self._held and not self._held[0].is_behind_call and may_go(self._held[0]):
-            held = self._held.popleft()
+        while self.waiting and not self.waiting[0].is_behind_call and may_go(self.waiting[0]):
+            held = self.waiting.popleft()
             self.chars -= held.text_chars
             self._bytes -= _size_of(held.piece)
             out.append(held.piece)
         return out
 
     def drop(self) -> None:
-        self._held.clear()
+        self.waiting.clear()
         self.chars = self._bytes = self._call_chars = 0
         self.is_for_calls = False
 
     def all(self) -> list[Piece]:
-        out = [held.piece for held in self._held]
+        out = [held.piece for held in self.waiting]
         self.drop()
         return out
 
@@ -151,7 +150,7 @@ def _without_last(piece: Piece, channel: Channel, surplus: int) -> Piece:
     for said, length in zip(piece.said, lengths, strict=True):
         if length > left:
             if left:
-                kept.append(said._replace(text=said.text[:left]))
+                kept.append(structs.replace(said, text=said.text[:left]))
             break
         kept.append(said)
         left -= length

@@ -20,6 +20,8 @@ _ANNOUNCES = frozenset((
 ))
 # fmt: on
 """Words after which a number only numbers, in small letters."""
+_ANNOUNCING = frozenset(word[:end] for word in _ANNOUNCES for end in range(1, len(word) + 1))
+"""What may become one of them."""
 _WIDEST_OPENING = 24
 
 _Place = Literal["indent", "word", "number", "line"]
@@ -28,17 +30,14 @@ _Place = Literal["indent", "word", "number", "line"]
 class Numbering:
     """Writes each digit of a number that opens a line as NUMBER; all else stays as it is."""
 
-    __slots__ = ("_column", "_place", "_word")
+    __slots__ = ("_column", "_place", "_word", "in_opening")
 
     def __init__(self) -> None:
         self._place: _Place = "indent"
         self._column = 0
         self._word = ""
-
-    @property
-    def in_opening(self) -> bool:
-        """Whether a line has opened that has not come to its first word yet."""
-        return self._place != "line"
+        self.in_opening = True
+        """A line has opened that has not come to its first word yet."""
 
     def levelled(self, text: str) -> str:
         """The text, as long as it came, with the numbers that open its lines made alike."""
@@ -49,6 +48,7 @@ class Numbering:
         for line in others:
             self._place, self._column, self._word = "indent", 0, ""
             lines.append(self._line(line))
+        self.in_opening = self._place != "line"
         return "\n".join(lines)
 
     def _line(self, text: str) -> str:
@@ -75,7 +75,7 @@ class Numbering:
                 return "indent"
             case "indent" | "word" if character.isalpha():
                 self._word += character.lower()
-                return "word"
+                return "word" if self._word in _ANNOUNCING else "line"
             case "word" if character == " " and self._word in _ANNOUNCES:
                 self._word = ""
                 return "indent"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iop_edge.gate.evidence import Channel, Piece, Recorded, Said
 from iop_edge.gate.filters import FilterAt
@@ -45,32 +45,23 @@ class _Watch:
     """One channel's guard, which has read the end of what earlier attempts released. Offsets are
     in characters of this attempt."""
 
-    __slots__ = ("_guard", "_history_chars", "end", "is_over")
+    __slots__ = ("_history_chars", "end", "guard")
 
     def __init__(self, bound_runes: int, history: str, key: bytes) -> None:
-        self._guard = RepeatGuard(bound_runes, key=key)
+        self.guard = RepeatGuard(bound_runes, key=key)
         self._history_chars = 0
         self.end = 0
-        self.is_over = False
         if history:
             history = history[-_HISTORY_BOUNDS * bound_runes :]
-            if self._guard.feed(history) is None:
+            if self.guard.feed(history) is None:
                 self._history_chars = len(history)
             else:
                 # What the caller has read already is no finding of this attempt.
-                self._guard = RepeatGuard(bound_runes, key=key)
-
-    def feed(self, text: str) -> Loop | None:
-        self.end += len(text)
-        if self.is_over:
-            return None
-        loop = self._guard.feed(text)
-        self.is_over = loop is not None
-        return loop
+                self.guard = RepeatGuard(bound_runes, key=key)
 
     @property
     def cleared(self) -> int:
-        return self.end if self.is_over else self._guard.cleared - self._history_chars
+        return self.end if self.guard.is_done else self.guard.cleared - self._history_chars
 
     def offset_of(self, loop: Loop) -> int:
         return max(0, loop.kept - self._history_chars)
@@ -82,7 +73,7 @@ class Reading:
     `told` is what earlier attempts released; None for an attempt that begins the answer.
     `holds_calls`: a repair is left for tool calls, so they are worth holding. `repetitions` are
     those that were found since the list was last emptied; after a blocking one nothing comes out
-    any more.
+    any more. `hold` is for looking at.
     """
 
     def __init__(
@@ -94,7 +85,7 @@ class Reading:
         holds_calls: bool,
         key: bytes,
     ) -> None:
-        self._hold = Hold()
+        self.hold = Hold()
         self._calls = ToolCalls(tool_schemas)
         self._is_cut_short = False
         self._holds_calls = holds_calls
@@ -104,23 +95,22 @@ class Reading:
             if told is None
             else {"content": Seam(told.content), "reasoning": Seam(told.reasoning)}
         )
-        self._watches: dict[str, _Watch] = {}
+        self._told = told or Recorded()
+        self._key = key
+        self._bound_runes = 0  # No guard.
         self._is_blocking = False
         self._timeout_s = 0.0
+        self._watches: dict[Channel, _Watch] = {}  # From the first text of a channel.
         self.repetitions: list[Repetition] = []
         for one in filters:
             if one.name == "repeat_guard" and one.is_enabled:
-                said = told or Recorded()
+                self._bound_runes = one.hold_evidence_runes
                 self._is_blocking, self._timeout_s = one.is_blocking, one.timeout_s
-                self._watches = {
-                    "content": _Watch(one.hold_evidence_runes, said.content, key),
-                    "reasoning": _Watch(one.hold_evidence_runes, said.reasoning, key),
-                }
 
     @property
     def deadline(self) -> float | None:
         """When `expire` is due; None while nothing is held that time lets go."""
-        since = self._hold.since
+        since = self.hold.since
         return None if since is None else since + self._timeout_s
 
     @property
@@ -133,11 +123,6 @@ class Reading:
         return sum(seam.trimmed for seam in self._seams.values())
 
     @property
-    def held_chars(self) -> int:
-        """Characters under suspicion, of content and reasoning, that are held at this moment."""
-        return self._hold.chars
-
-    @property
     def call_count(self) -> int:
         return self._calls.count
 
@@ -146,39 +131,23 @@ class Reading:
         was cut."""
         if self._seams:
             pieces = self._after_seams(pieces)
-        if len(pieces) == 1 and len(pieces[0].said) == 1 and pieces[0].said[0].kind == "content":
-            # Nearly every token of nearly every stream.
-            may_go = self._is_clear("content", pieces[0].said[0].text)
-        else:
-            may_go = self._read(pieces)
-        # What is not cleared is held: while nothing is, all that was read before is cleared.
-        if may_go and not self._hold:
-            return pieces
-        content_end = self._end("content") - _chars(pieces, "content")
-        reasoning_end = self._end("reasoning") - _chars(pieces, "reasoning")
+        may_go = True
         for piece in pieces:
-            call_chars = None
             for said in piece.said:
-                size = len(said.text)
-                if said.kind == "content":
-                    content_end += size
-                elif said.kind == "reasoning":
-                    reasoning_end += size
-                elif said.kind == "tool_call" and self._holds_calls:
-                    call_chars = (call_chars or 0) + size
-            self._hold.add(piece, content_end, reasoning_end, now, call_chars)
-        if self.repetitions and self._is_blocking:
-            found = self.repetitions[0]
-            return self._hold.cut(found.channel, found.offset)
-        if self._hold.is_full:
-            return self._hold.give_up()
-        return self._hold.cleared(
-            self._cleared("content", content_end), self._cleared("reasoning", reasoning_end)
-        )
+                kind = said.kind
+                if kind == "content" or kind == "reasoning":
+                    may_go = self._is_clear(kind, said.text) and may_go
+                elif kind == "tool_call":
+                    self._calls.add(said)
+                    may_go = may_go and not self._holds_calls
+                elif kind == "finish":
+                    self._is_cut_short = said.text in _CUT_SHORT
+        # What is not cleared is held: while nothing is, all that was read before is cleared.
+        return pieces if may_go and not self.hold.waiting else self._hold_back(pieces, now)
 
     def expire(self, now: float) -> Sequence[Piece]:
         """What has been held for as long as it may."""
-        return self._hold.held_for(self._timeout_s, now)
+        return self.hold.held_for(self._timeout_s, now)
 
     def end(self, now: float) -> Sequence[Piece]:
         """The answer is complete: what a seam still held, as far as it may go on. The rest is for
@@ -191,49 +160,57 @@ class Reading:
 
         An answer that its limit or a filter of its upstream cut short is not judged: it would be
         cut again."""
-        if self._is_cut_short or not self._hold.is_for_calls:
+        if self._is_cut_short or not self.hold.is_for_calls:
             return None
         return self._calls.verdict()
 
     def rest(self) -> list[Piece]:
         """Everything that is held: nothing is wrong with it after all."""
-        return self._hold.all()
+        return self.hold.all()
 
     # ------------------------------------------------------------------------------------------
 
-    def _read(self, pieces: Sequence[Piece]) -> bool:
-        """Read all that these say; whether nothing of it asks to be held."""
-        content: list[str] = []
-        reasoning: list[str] = []
-        may_go = True
+    def _hold_back(self, pieces: Sequence[Piece], now: float) -> Sequence[Piece]:
+        """Hold these behind what is held; what of all that may go on."""
+        pieces = [event for piece in pieces for event in piece.events()]
+        content_end = self._end("content") - _chars(pieces, "content")
+        reasoning_end = self._end("reasoning") - _chars(pieces, "reasoning")
         for piece in pieces:
+            call_chars = None
             for said in piece.said:
-                kind = said.kind
-                if kind == "content":
-                    content.append(said.text)
-                elif kind == "reasoning":
-                    reasoning.append(said.text)
-                elif kind == "tool_call":
-                    self._calls.add(said)
-                    may_go = not self._holds_calls
-                elif kind == "finish":
-                    self._is_cut_short = said.text in _CUT_SHORT
-        if reasoning and not self._is_clear("reasoning", "".join(reasoning)):
-            may_go = False
-        if content and not self._is_clear("content", "".join(content)):
-            may_go = False
-        return may_go
+                size = len(said.text)
+                if said.kind == "content":
+                    content_end += size
+                elif said.kind == "reasoning":
+                    reasoning_end += size
+                elif said.kind == "tool_call" and self._holds_calls:
+                    call_chars = (call_chars or 0) + size
+            self.hold.add(piece, content_end, reasoning_end, now, call_chars)
+        if self.repetitions and self._is_blocking:
+            found = self.repetitions[0]
+            return self.hold.cut(found.channel, found.offset)
+        if self.hold.is_full:
+            return self.hold.give_up()
+        return self.hold.cleared(
+            self._cleared("content", content_end), self._cleared("reasoning", reasoning_end)
+        )
 
     def _is_clear(self, channel: Channel, text: str) -> bool:
         """Let the guard read on; say whether nothing that it has read is held back for it."""
-        watch = self._watches.get(channel)
-        if watch is None:
+        if not self._bound_runes:
             return True
-        loop = watch.feed(text)
+        watch = self._watches.get(channel) or self._watch(channel)
+        watch.end += len(text)
+        loop = watch.guard.feed(text)
         if loop is not None:
             offset = watch.offset_of(loop)
             self.repetitions.append(Repetition(channel, loop, offset, self._is_blocking))
-        return not self._is_blocking or (loop is None and watch.cleared >= watch.end)
+        return not self._is_blocking or (loop is None and not watch.guard.suspects)
+
+    def _watch(self, channel: Channel) -> _Watch:
+        told = self._told.content if channel == "content" else self._told.reasoning
+        watch = self._watches[channel] = _Watch(self._bound_runes, told, self._key)
+        return watch
 
     def _end(self, channel: Channel) -> int:
         watch = self._watches.get(channel)
@@ -258,7 +235,7 @@ class Reading:
                 yield from self._flushed()
                 yield one
             elif text := seam.feed(one.text):
-                yield one._replace(text=text)
+                yield structs.replace(one, text=text)
 
     def _flushed(self) -> Iterator[Said]:
         """What the seams still hold, when something else follows or the answer ends."""

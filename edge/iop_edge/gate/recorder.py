@@ -6,40 +6,13 @@ read once for each recovery, and what anybody else is told of it are numbers.
 
 from __future__ import annotations
 
-from iop_edge.gate.evidence import Recorded, Said
+from collections.abc import Sequence
 
-_FOLDED_PIECES = 256
-"""A short string takes many times its characters, so that pieces are joined from time to time."""
+from iop_edge.gate.evidence import Recorded, Said, joined
 
-
-class _Text:
-    """One channel's text, as it grows."""
-
-    __slots__ = ("_folded", "_pieces")
-
-    def __init__(self) -> None:
-        self._folded: list[str] = []
-        self._pieces: list[str] = []
-
-    def add(self, piece: str) -> None:
-        self._pieces.append(piece)
-        if len(self._pieces) >= _FOLDED_PIECES:
-            self._fold()
-
-    def clear(self) -> None:
-        self._folded.clear()
-        self._pieces.clear()
-
-    def joined(self) -> str:
-        self._fold()
-        text = "".join(self._folded)
-        self._folded = [text] if text else []
-        return text
-
-    def _fold(self) -> None:
-        if self._pieces:
-            self._folded.append("".join(self._pieces))
-            self._pieces.clear()
+_UNREAD = 64
+"""What was released last is looked at together, and joined: a short string takes many times its
+characters."""
 
 
 class Recorder:
@@ -47,45 +20,73 @@ class Recorder:
     keeps nothing."""
 
     __slots__ = (
-        "_content", "_limit_chars", "_reasoning", "chars", "has_other", "has_tool_call", "is_full",
+        "_chars", "_content", "_has_other", "_has_tool_call", "_limit_chars", "_reasoning",
+        "_unread",
     )  # fmt: skip
 
     def __init__(self, limit_chars: int) -> None:
         self._limit_chars = limit_chars
-        self._content = _Text()
-        self._reasoning = _Text()
-        self.chars = 0
-        """Characters that were released, kept or not."""
-        self.has_tool_call = False
-        self.has_other = False
-        """Something has been released that is not kept, because nothing here could tell it."""
-        self.is_full = False
+        self._unread: list[Said] = []
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._chars = 0
+        self._has_tool_call = self._has_other = False
 
     def __repr__(self) -> str:
         return f"Recorder({self.chars} characters)"
+
+    def add(self, said: Sequence[Said]) -> None:
+        """All this has been released."""
+        self._unread += said
+        if len(self._unread) >= _UNREAD:
+            self._read()
+
+    @property
+    def chars(self) -> int:
+        """Characters that were released, kept or not."""
+        self._read()
+        return self._chars
+
+    @property
+    def has_tool_call(self) -> bool:
+        self._read()
+        return self._has_tool_call
+
+    @property
+    def has_other(self) -> bool:
+        """Something has been released that is not kept, because nothing here could tell it."""
+        self._read()
+        return self._has_other
+
+    @property
+    def is_full(self) -> bool:
+        return self.chars > self._limit_chars
 
     @property
     def is_empty(self) -> bool:
         """Nothing that a model said has been released."""
         return not (self.chars or self.has_tool_call or self.has_other)
 
-    def add(self, said: Said) -> None:
-        kind = said.kind
-        if kind == "content" or kind == "reasoning":
-            self.chars += len(said.text)
-            if self.chars > self._limit_chars:
-                self.is_full = True
-                self._content.clear()
-                self._reasoning.clear()
-            elif kind == "content":
-                self._content.add(said.text)
-            else:
-                self._reasoning.add(said.text)
-        elif kind == "tool_call":
-            self.has_tool_call = True
-        elif kind == "other":
-            self.has_other = True
-
     def recorded(self) -> Recorded:
         """All of it, joined."""
-        return Recorded(self._content.joined(), self._reasoning.joined())
+        self._read()
+        return Recorded("".join(self._content), "".join(self._reasoning))
+
+    def _read(self) -> None:
+        if not self._unread:
+            return
+        for one in joined(self._unread):
+            if one.kind == "content":
+                self._chars += len(one.text)
+                self._content.append(one.text)
+            elif one.kind == "reasoning":
+                self._chars += len(one.text)
+                self._reasoning.append(one.text)
+            elif one.kind == "tool_call":
+                self._has_tool_call = True
+            elif one.kind == "other":
+                self._has_other = True
+        self._unread.clear()
+        if self._chars > self._limit_chars:
+            self._content.clear()
+            self._reasoning.clear()

@@ -103,20 +103,24 @@ class RepeatGuard:
             held_from = min(self._distant_held_from, held_from or self._distant_held_from)
         return self._seen if held_from is None else max(held_from, self._seen - self._bound)
 
+    @property
+    def suspects(self) -> bool:
+        """Something is under suspicion."""
+        return self._held_from is not None or self._distant_held_from is not None
+
+    @property
+    def is_done(self) -> bool:
+        """A loop was found."""
+        return self._loop is not None
+
     def feed(self, text: str) -> Loop | None:
         """The loop as soon as it is certain. After that the guard is done and takes nothing in."""
         if self._loop is not None:
             return None
-        if len(text) <= _SLICE:
-            self._loop = self._take(text)
+        if len(text) > _SLICE:
+            for begin in range(0, len(text), _SLICE):
+                self.feed(text[begin : begin + _SLICE])
             return self._loop
-        for begin in range(0, len(text), _SLICE):
-            self._loop = self._take(text[begin : begin + _SLICE])
-            if self._loop is not None:
-                break
-        return self._loop
-
-    def _take(self, text: str) -> Loop | None:
         # Every token of every stream comes this way, hence the locals.
         if self._numbering.in_opening or "\n" in text:
             text = self._numbering.levelled(text)
@@ -124,10 +128,9 @@ class RepeatGuard:
         past += text  # With no other reference to it the past grows in place.
         self._past = past
         self._seen = seen = self._seen + len(text)
-        begins = self._past_begins
-        at = self._at
-        while at + _STEP <= seen:
-            self._at = at = at + _STEP
+        begins, reach = self._past_begins, self._reach
+        for at in range(self._at + _STEP, seen + 1, _STEP):
+            self._at = at
             here = at - begins
             if self._stretch is not None:
                 loop = self._follow(self._stretch, here)
@@ -135,7 +138,7 @@ class RepeatGuard:
                     return loop
             elif here >= _GRAM:
                 # What most pieces of most texts come to: `_lag` without a call.
-                least = here - self._reach if here > self._reach else 0
+                least = here - reach if here > reach else 0
                 before = past.rfind(past[here - _GRAM : here], least, here - 1)
                 if before >= 0:
                     self._begin(here, here - _GRAM - before)
@@ -143,8 +146,8 @@ class RepeatGuard:
                 loop = self._judge_distant(here)
                 if loop is not None:
                     return loop
-        if len(past) > self._reach + _SLICE:
-            forgotten = len(past) - self._reach - _GRAM - _STEP
+        if len(past) > reach + _SLICE:
+            forgotten = len(past) - reach - _GRAM - _STEP
             self._past = past[forgotten:]
             self._past_begins += forgotten
         return None
@@ -221,12 +224,13 @@ class RepeatGuard:
 
     def _loop_at(self, first_ends: int, here: int, lag: int, count: int) -> Loop:
         unit = self._past[here - min(lag, self._reach) : here]
-        return Loop(
+        self._loop = Loop(
             kept=max(first_ends, self._at - self._bound),
             period=lag,
             count=count,
             fingerprint=fingerprint(unit, self._key),
         )
+        return self._loop
 
     def _lag(self, here: int) -> int:
         """How far back the last characters stood last; 0 where they are new."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import structs
 
-from iop.runtime_pb2 import ResponseHead, RunEvent
+from iop.runtime_pb2 import ResponseHead
 from iop_edge.gate.budget import Request
 from iop_edge.gate.evidence import Piece
 from iop_edge.gate.gate import Effect, Fail, Gate, Repair
@@ -23,6 +23,7 @@ from iop_edge.gate.report import Unrepaired
 from iop_edge.pool.catalog import Path
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.estimate import estimate_tokens
+from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.dispatcher import PoolFault
 from iop_edge.runtime.run import Answer, Reader, Run, Tokens, pairs, tokens_of
 from iop_edge.runtime.work import GatedReader, GatedWork, ReportedUsage, RunSpec
@@ -56,20 +57,19 @@ def _is_long(pieces: Sequence[Piece]) -> bool:
 class _Source(Generic[T]):
     """What one attempt brings, as pieces."""
 
-    __slots__ = ("_next", "is_over", "reader")
+    __slots__ = ("arrival", "has_arrived", "is_over", "reader")
 
-    def __init__(self, reader: GatedReader[T], next_one: Callable[[], Awaitable[T | None]]) -> None:
+    def __init__(
+        self,
+        reader: GatedReader[T],
+        attempt: Attempt,
+        arrival: Callable[[], Awaitable[T | None]],
+    ) -> None:
         self.reader = reader
-        self._next = next_one
+        self.has_arrived = attempt.has_arrived
+        self.arrival = arrival
+        """The next thing that arrives; None after the last. Raises Fault."""
         self.is_over = False
-
-    async def next(self) -> Sequence[Piece]:
-        """The pieces of the next thing that arrives; `is_over` after the last. Raises Fault."""
-        arrived = await self._next()
-        if arrived is not None:
-            return self.reader.feed(arrived)
-        self.is_over = True
-        return self.reader.end()
 
 
 class GatedRun(Run):
@@ -95,7 +95,7 @@ class GatedRun(Run):
         )
         self._stitch = work.stitch()
         self._loop = asyncio.get_running_loop()
-        self._source: _Source[bytes] | _Source[RunEvent] | None = None
+        self._source: _Source[Any] | None = None
         self._readers: list[Reader] = []
 
     # -- the answer ----------------------------------------------------------------------------
@@ -140,67 +140,71 @@ class GatedRun(Run):
 
     async def _released(self) -> AsyncIterator[bytes]:
         """Everything that the caller reads, over all attempts."""
-        write = self._stitch.write
-        effects = await self._more()
+        write, gate, now = self._stitch.write, self._gate, self._loop.time
+        effects: list[Effect] = []
         while True:
-            if len(effects) == 1 and type(effects[0]) is Piece:
-                released = write(effects[0])
+            last = effects[-1] if effects else None
+            if isinstance(last, Piece) and len(effects) == 1:
+                released = write(last)
             else:
-                released = b"".join([write(one) for one in effects if type(one) is Piece])
+                released = b"".join([write(one) for one in effects if isinstance(one, Piece)])
             if released:
                 self._note_first_byte()
                 yield released
-            step = effects[-1] if effects else None
-            if type(step) is Repair:
-                effects = await self._recover(step)
-            elif type(step) is Fail:
-                raise self._cut or step.fault
-            elif self._gate.has_ended:
+            if type(last) is Repair:
+                effects = await self._recover(last)
+                continue
+            if type(last) is Fail:
+                raise self._cut or last.fault
+            if gate.has_ended:
                 break
-            else:
-                effects = await self._more()
+            source = self._source
+            assert source is not None
+            try:
+                deadline = gate.deadline
+                if deadline is not None and not await source.has_arrived(deadline):
+                    effects = gate.expire(now())
+                    continue
+                arrived = await source.arrival()
+                source.is_over = arrived is None
+                pieces = source.reader.end() if arrived is None else source.reader.feed(arrived)
+                if _is_long(pieces):
+                    # A long text takes long to read, and all other runs would wait for it.
+                    effects = await asyncio.to_thread(gate.take, pieces, now())
+                else:
+                    effects = gate.take(pieces, now()) if pieces else []
+            except Fault as fault:
+                effects = self._broken_off(source, fault)
+            if source.is_over:
+                told = source.reader.told_end
+                effects += gate.end(now(), has_failed=told not in (None, "completed"))
+        rest = self._end_answer()
+        if rest:
+            self._note_first_byte()
+            yield rest
+
+    def _broken_off(self, source: _Source[Any], fault: Fault) -> list[Effect]:
+        """What follows from an attempt that ended with this fault. After the end that the answer
+        itself has told, none does."""
+        if self._cut is not None:
+            raise self._cut from None
+        source.is_over = True
+        return self._gate.failed(fault) if source.reader.told_end is None else []
+
+    def _end_answer(self) -> bytes:
+        """The run's answer is complete; what is left to be told of it."""
         # The slot is free as soon as the upstream is done, however slowly the caller reads.
         self._release()
         used = self._usage()
         rest = self._stitch.end(ReportedUsage(input_tokens=used.input, output_tokens=used.output))
         assert self._reader is not None
         self._end = self._reader.told_end or "completed"
-        if rest:
-            self._note_first_byte()
-            yield rest
-
-    async def _more(self) -> list[Effect]:
-        """What follows from the next thing that the attempt brings, or from nothing coming."""
-        attempt, gate, source = self._attempt, self._gate, self._source
-        assert attempt is not None
-        assert source is not None
-        now = self._loop.time
-        try:
-            deadline = gate.deadline
-            if deadline is not None and not await attempt.has_arrived(deadline):
-                return gate.expire(now())
-            pieces = await source.next()
-            if _is_long(pieces):
-                # A long text takes long to read, and all other runs would wait for it.
-                effects = await asyncio.to_thread(gate.take, pieces, now())
-            else:
-                effects = gate.take(pieces, now())
-        except Fault as fault:
-            if self._cut is not None:
-                raise self._cut from None
-            if source.reader.told_end is None:
-                return gate.failed(fault)
-            source.is_over, effects = True, []
-        if source.is_over:
-            told = source.reader.told_end
-            effects += gate.end(now(), has_failed=told not in (None, "completed"))
-        return effects
+        return rest
 
     # -- attempts ------------------------------------------------------------------------------
 
     async def _recover(self, repair: Repair) -> list[Effect]:
-        """Begin the next attempt, and wait for the first of its answer; or what follows where
-        there is no next one."""
+        """Begin the next attempt's answer; what follows where there is none."""
         attempts = self._attempts
         try:
             head = await self._begin_again(repair)
@@ -212,7 +216,7 @@ class GatedRun(Run):
             self._gate.saw_error()
             return self._gate.not_begun("provider_refused")
         self._begin_reading(head)
-        return await self._more()
+        return []
 
     async def _begin_again(self, repair: Repair) -> ResponseHead | None:
         self._end_attempt("internal")
@@ -268,13 +272,13 @@ class GatedRun(Run):
             self._stitch.go_on()
         if head is None:
             runner = self._request.gated_run_reader(is_first=is_first)
-            self._reader, self._source = runner, _Source(runner, attempt.next_event)
+            self._reader, self._source = runner, _Source(runner, attempt, attempt.next_event)
         else:
             assert self._target is not None
             reader = self._request.gated_reader(
                 head.status, pairs(head), self._target, is_first=is_first
             )
-            self._reader, self._source = reader, _Source(reader, attempt.next_chunk)
+            self._reader, self._source = reader, _Source(reader, attempt, attempt.next_chunk)
         self._readers.append(self._reader)
 
     # -- the end -------------------------------------------------------------------------------
@@ -285,6 +289,8 @@ class GatedRun(Run):
 
     def _usage(self) -> Tokens:
         """Of all attempts together: each was paid for."""
+        if len(self._readers) < 2:
+            return super()._usage()
         used = [tokens_of(reader, self.spec) for reader in self._readers]
         known = [one for one in used if one.source != "none"]
         if not known:

@@ -47,7 +47,9 @@ def tool_schemas(members: Members, surface: Surface) -> Mapping[str, bytes]:
     judged. Under the empty name, also empty, where tools are declared whose names are not known:
     what else is called may be one of them. What is malformed is the upstream's to refuse."""
     found: dict[str, bytes] = {}
-    for raw in _decoded(members.get("tools", _NOT_GIVEN), list[Raw]) or ():
+    if "tools" not in members:
+        return found
+    for raw in _decoded(members["tools"], list[Raw]) or ():
         name, schema = _declared(raw, surface)
         literal = bytes(schema)
         found[name] = literal if literal.startswith((b"{", b"true", b"false")) else b""

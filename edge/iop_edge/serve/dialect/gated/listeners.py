@@ -8,7 +8,7 @@ that a stream mostly consists of are decoded once, here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Raw, Struct
@@ -41,16 +41,14 @@ RESPONSE_FINISHES: Mapping[str, str] = {
 
 
 class Listener(ABC):
-    """An observer of a stream, in front of the protocol's own one, that tells what was said.
+    """An observer of a stream, in front of the protocol's own one, that tells what was said."""
 
-    `said` is what events said since the list was last emptied.
-    """
-
-    __slots__ = ("_observer", "said")
+    __slots__ = ("_begins", "_observer", "_said")
 
     def __init__(self, observer: AnswerObserver) -> None:
         self._observer = observer
-        self.said: list[Said] = []
+        self._said: list[Said] = []
+        self._begins: list[int] = []
 
     @property
     def model_path(self) -> tuple[str, ...]:
@@ -75,9 +73,16 @@ class Listener(ABC):
     def whole(self, body: bytes) -> bytes:
         return self._observer.whole(body)
 
+    def heard(self) -> tuple[tuple[Said, ...], list[int]]:
+        """What the events since the last time said, and where in it each of them begins."""
+        heard = tuple(self._said), self._begins
+        self._said.clear()
+        self._begins = []
+        return heard
+
     @abstractmethod
     def event(self, payload: bytes) -> bytes:
-        """As the observer's; what the event says is put on the list."""
+        """As the observer's; what the event says is kept until it is asked for."""
 
 
 class _Function(Struct, gc=False):
@@ -180,43 +185,33 @@ class ChatListener(Listener):
         self._calls: list[str] = []
 
     def event(self, payload: bytes) -> bytes:
+        self._begins.append(len(self._said))
         try:
             chunk = _chunk(payload)
         except NOT_JSON:
             name = self._observer.event(payload)
-            self._hear_unusual(payload)
+            if not payload.startswith(b"["):
+                self._hear_unusual(payload)
             return name
         choices = chunk.choices
         if (
             choices is None
             or len(choices) != 1
+            or choices[0].index
             or (chunk.usage is not _NOTHING and _is_given(chunk.usage))
             or (chunk.error is not _NOTHING and _is_given(chunk.error))
         ):
             name = self._observer.event(payload)
             for choice in choices or ():
-                self._hear(choice)
+                self._hear(choice, _counted)
             return name
-        choice = choices[0]
-        delta = choice.delta
-        if delta is not None:
-            add = self._observer.generated.add
-            if delta.content:
-                add(delta.content)
-            if delta.reasoning_content or delta.reasoning:
-                add(delta.reasoning_content or delta.reasoning or "")
-            if delta.refusal:
-                add(delta.refusal)
-            for call in delta.tool_calls or ():
-                if call.function is not None:
-                    add(call.function.name or "")
-                    add(call.function.arguments or "")
-        self._hear(choice)
+        self._hear(choices[0], self._observer.generated.add)
         literal = bytes(chunk.model)
         return literal if literal.startswith(b'"') else b""
 
-    def _hear(self, choice: _Choice) -> None:
-        delta, said = choice.delta, self.said
+    def _hear(self, choice: _Choice, count: Callable[[str], None]) -> None:
+        """`count` counts what was generated."""
+        delta, said = choice.delta, self._said
         if choice.index:
             said.append(_OTHER)
             return
@@ -224,16 +219,19 @@ class ChatListener(Listener):
             reasoning = delta.reasoning_content or delta.reasoning
             if reasoning:
                 said.append(Said("reasoning", reasoning))
+                count(reasoning)
             if delta.content:
                 said.append(Said("content", delta.content))
+                count(delta.content)
             if delta.refusal:
                 said.append(Said("content", delta.refusal))
+                count(delta.refusal)
             if (delta.function_call is not _NOTHING and _is_given(delta.function_call)) or (
                 delta.audio is not _NOTHING and _is_given(delta.audio)
             ):
                 said.append(_OTHER)
             for call in delta.tool_calls or ():
-                self._hear_call(call)
+                self._hear_call(call, count)
         if choice.finish_reason:
             said.append(Said("finish", CHAT_FINISHES.get(choice.finish_reason, "stop")))
 
@@ -244,9 +242,9 @@ class ChatListener(Listener):
         except NOT_JSON:
             return
         if choices:
-            self.said.append(_OTHER)
+            self._said.append(_OTHER)
 
-    def _hear_call(self, call: _ToolCall) -> None:
+    def _hear_call(self, call: _ToolCall, count: Callable[[str], None]) -> None:
         calls, index = self._calls, call.index
         if index is None:
             # Some servers number no calls; one that has a new id is a new one.
@@ -255,9 +253,10 @@ class ChatListener(Listener):
         if index >= len(calls):
             calls.append(call.id or "")
         function = call.function or _Function()
-        self.said.append(
-            Said("tool_call", function.arguments or "", index, call.id or "", function.name or "")
-        )
+        name, arguments = function.name or "", function.arguments or ""
+        self._said.append(Said("tool_call", arguments, index, call.id or "", name))
+        count(name)
+        count(arguments)
 
 
 class ResponsesListener(Listener):
@@ -278,6 +277,7 @@ class ResponsesListener(Listener):
         self._calls: dict[int, bool] = {}
 
     def event(self, payload: bytes) -> bytes:
+        self._begins.append(len(self._said))
         try:
             event = _responses_event(payload)
         except NOT_JSON:
@@ -286,12 +286,12 @@ class ResponsesListener(Listener):
         if kind is not None and event.delta is not None:
             self._observer.generated.add(event.delta)
             if kind == "content":
-                self.said.append(Said("content", event.delta))
+                self._said.append(Said("content", event.delta))
             elif kind == "reasoning":
-                self.said.append(Said("reasoning", event.delta))
+                self._said.append(Said("reasoning", event.delta))
             else:
                 self._calls[event.output_index] = True
-                self.said.append(Said("tool_call", event.delta, event.output_index))
+                self._said.append(Said("tool_call", event.delta, event.output_index))
             return b""
         name = self._observer.event(payload)
         self._hear(event)
@@ -302,20 +302,20 @@ class ResponsesListener(Listener):
         if event.type == "response.output_item.added":
             if item is not None and item.type == "function_call":
                 self._calls[index] = False
-                self.said.append(Said("tool_call", "", index, item.call_id, item.name))
+                self._said.append(Said("tool_call", "", index, item.call_id, item.name))
             elif item is None or item.type not in self._SPOKEN_ITEMS:
-                self.said.append(_OTHER)
+                self._said.append(_OTHER)
         elif event.type == "response.output_item.done":
             # Not every server tells the arguments in fragments before it tells them whole.
             if item is not None and item.type == "function_call" and not self._calls.get(index):
                 self._calls[index] = True
-                self.said.append(Said("tool_call", item.arguments, index, item.call_id, item.name))
+                self._said.append(Said("tool_call", item.arguments, index, item.call_id, item.name))
         elif event.type == "response.completed":
-            self.said.append(Said("finish", "tool_calls" if self._calls else "stop"))
+            self._said.append(Said("finish", "tool_calls" if self._calls else "stop"))
         elif event.type == "response.incomplete":
             details = event.response.incomplete_details if event.response else None
             reason = (details.reason if details else None) or ""
-            self.said.append(Said("finish", RESPONSE_FINISHES.get(reason, "length")))
+            self._said.append(Said("finish", RESPONSE_FINISHES.get(reason, "length")))
 
 
 class MessagesListener(Listener):
@@ -329,6 +329,7 @@ class MessagesListener(Listener):
         self._calls: set[int] = set()
 
     def event(self, payload: bytes) -> bytes:
+        self._begins.append(len(self._said))
         try:
             event = _messages_event(payload)
         except NOT_JSON:
@@ -337,17 +338,17 @@ class MessagesListener(Listener):
         if event.type == "content_block_delta" and delta is not None:
             self._observer.generated.add(delta.text or delta.thinking or delta.partial_json or "")
             if delta.text:
-                self.said.append(Said("content", delta.text))
+                self._said.append(Said("content", delta.text))
             elif delta.thinking:
-                self.said.append(Said("reasoning", delta.thinking))
+                self._said.append(Said("reasoning", delta.thinking))
             elif delta.partial_json and event.index in self._calls:
-                self.said.append(Said("tool_call", delta.partial_json, event.index))
+                self._said.append(Said("tool_call", delta.partial_json, event.index))
             return b""
         name = self._observer.event(payload)
         if event.type == "content_block_start" and event.content_block is not None:
             self._hear_block(event.content_block, event.index)
         elif event.type == "message_delta" and delta is not None and delta.stop_reason:
-            self.said.append(Said("finish", MESSAGE_FINISHES.get(delta.stop_reason, "stop")))
+            self._said.append(Said("finish", MESSAGE_FINISHES.get(delta.stop_reason, "stop")))
         return name
 
     def _hear_block(self, block: _Block, index: int) -> None:
@@ -356,13 +357,17 @@ class MessagesListener(Listener):
             given = bytes(block.input)
             # An empty object stands for what the fragments will tell.
             arguments = given.decode("utf-8", "replace") if len(given) > 2 else ""
-            self.said.append(Said("tool_call", arguments, index, block.id, block.name))
+            self._said.append(Said("tool_call", arguments, index, block.id, block.name))
         elif block.type == "text" and block.text:
-            self.said.append(Said("content", block.text))
+            self._said.append(Said("content", block.text))
         elif block.type == "thinking" and block.thinking:
-            self.said.append(Said("reasoning", block.thinking))
+            self._said.append(Said("reasoning", block.thinking))
         elif block.type not in self._SPOKEN_BLOCKS:
-            self.said.append(_OTHER)
+            self._said.append(_OTHER)
+
+
+def _counted(text: str) -> None:
+    """The protocol's own observer has counted it."""
 
 
 def _is_given(raw: Raw) -> bool:

@@ -7,18 +7,18 @@ serve a caller without a gate, so that what passes the gate untouched is the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from iop.runtime_pb2 import RunEvent
-from iop_edge.gate.evidence import Piece, Said
+from iop_edge.gate.evidence import Piece, Said, joined
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, ReportedUsage, RunReader
 from iop_edge.serve.dialect.answers import StreamAnswer, WholeAnswer, reader_for
 from iop_edge.serve.dialect.errors import Dialect
 from iop_edge.serve.dialect.gated.bodies import BodySays
 from iop_edge.serve.dialect.gated.listeners import Listener
 from iop_edge.serve.dialect.gated.protocols import GatedProtocol
-from iop_edge.serve.dialect.gated.sse import END_OF_EVENT
+from iop_edge.serve.dialect.gated.sse import END_OF_EVENT, events_of
 from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
 
 _LINE_ENDS = b"\r\n"
@@ -37,7 +37,7 @@ def gated_reader_for(
     model: str,
     dialect: Dialect,
     request_id: str,
-) -> GatedStream | GatedWhole:
+) -> GatedStream | LaterStream | GatedWhole:
     """The reader of a relayed answer that began so; `model` is the name that the caller uses."""
     listener = protocol.listener()
     answer = reader_for(
@@ -50,7 +50,7 @@ def gated_reader_for(
         request_id=request_id,
     )
     if isinstance(answer, StreamAnswer):
-        return GatedStream(answer, listener, is_first=is_first)
+        return GatedStream(answer, listener) if is_first else LaterStream(answer, listener)
     says = protocol.body_says if isinstance(answer, WholeAnswer) else None
     return GatedWhole(answer, says, is_first=is_first)
 
@@ -73,34 +73,56 @@ class _Reading(Generic[Answer]):
         return self._answer.told_end
 
 
-class GatedStream(_Reading[AnswerReader]):
-    """A stream of server-sent events: each is a piece.
+class _Events(Piece, frozen=True, gc=False):
+    """Events that came together, with their bytes. `heard` is what one after the other says, and
+    `begins` where in it each of them begins that has data."""
 
-    An error event of a later attempt keeps its bytes: nothing that the gate knows says the same.
+    heard: tuple[Said, ...] = ()
+    begins: Sequence[int] = ()
+
+    def events(self) -> Iterator[Piece]:
+        ends = iter((*self.begins[1:], len(self.heard)))
+        begin = 0
+        for raw, has_data in events_of(self.raw or b""):
+            end = next(ends) if has_data else begin
+            yield Piece(self.heard[begin:end], raw)
+            begin = end
+
+
+class GatedStream(_Reading[AnswerReader]):
+    """The server-sent events of a first attempt. What an arrival brings of them is one piece."""
+
+    def __init__(self, answer: AnswerReader, listener: Listener) -> None:
+        super().__init__(answer, is_first=True)
+        self._listener = listener
+
+    def feed(self, arrived: bytes) -> Pieces:
+        return self._pieces(self._answer.feed(arrived))
+
+    def end(self) -> Pieces:
+        return self._pieces(self._answer.end())
+
+    def _pieces(self, released: bytes) -> Pieces:
+        if not released:
+            return ()
+        said, begins = self._listener.heard()
+        if len(begins) < 2:
+            return (Piece(said, released),)
+        return (_Events(joined(said), released, said, begins),)
+
+
+class LaterStream(_Reading[AnswerReader]):
+    """The events of a later attempt: each is a piece.
+
+    An error event keeps its bytes: nothing that the gate knows says the same.
     """
 
-    def __init__(self, answer: AnswerReader, listener: Listener, *, is_first: bool) -> None:
-        super().__init__(answer, is_first=is_first)
+    def __init__(self, answer: AnswerReader, listener: Listener) -> None:
+        super().__init__(answer, is_first=False)
         self._listener = listener
         self._is_between_events = True
 
     def feed(self, arrived: bytes) -> Pieces:
-        is_usual = (
-            self._is_between_events
-            and 0 < arrived.find(b"\n\n") == len(arrived) - 2
-            and b"\r" not in arrived
-        )
-        if is_usual:
-            # A chunk is an event.
-            piece = self._piece(self._answer.feed(arrived))
-            return () if piece is None else (piece,)
-        return self._feed_events(arrived)
-
-    def end(self) -> Pieces:
-        piece = self._piece(self._answer.end())
-        return () if piece is None else (piece,)
-
-    def _feed_events(self, arrived: bytes) -> Pieces:
         """Give the answer's reader one event at a time, so that it releases one at a time."""
         pieces: list[Piece] = []
         at, size = 0, len(arrived)
@@ -114,22 +136,18 @@ class GatedStream(_Reading[AnswerReader]):
             released = self._answer.feed(arrived[at:after])
             self._is_between_events = bool(released)
             if released:
-                piece = self._piece(released)
-                if piece is not None:
-                    pieces.append(piece)
+                pieces += self._pieces(released)
             at = after
         return pieces
 
-    def _piece(self, released: bytes) -> Piece | None:
-        heard = self._listener.said
-        said = tuple(heard)
-        if heard:
-            heard.clear()
-        if self._is_first:
-            return Piece(said, released) if released else None
+    def end(self) -> Pieces:
+        return self._pieces(self._answer.end())
+
+    def _pieces(self, released: bytes) -> Pieces:
+        said, _ = self._listener.heard()
         if self._listener.has_failed:
-            return Piece((), released)
-        return Piece(said) if said else None
+            return (Piece((), released),)
+        return (Piece(said),) if said else ()
 
 
 class GatedWhole(_Reading[AnswerReader]):

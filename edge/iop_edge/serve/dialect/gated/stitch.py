@@ -35,8 +35,11 @@ class RestRenderer(RunRenderer, Protocol):
 class Told(Protocol):
     """What a caller has been told so far, as far as an answer has to go on from it."""
 
-    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
-        """Take note of one piece that passed as it was."""
+    is_settled: bool
+    """What follows changes nothing any more."""
+
+    def note(self, piece: Piece) -> None:
+        """Take note of events that passed as they were."""
         ...
 
     def renderer(self) -> RestRenderer:
@@ -63,9 +66,11 @@ class StreamStitch:
         if raw is not None:
             self._is_told_raw = True
             if self._renderer is None:
-                self._told.note(raw, piece.said)
-                if piece.said and piece.said[-1].kind == "finish":
-                    self._has_finished = True
+                if not self._told.is_settled:
+                    self._told.note(piece)
+                for said in piece.said:
+                    if said.kind == "finish":
+                        self._has_finished = True
             return raw
         if not piece.said:
             return b""

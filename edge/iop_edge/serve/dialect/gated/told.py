@@ -1,7 +1,7 @@
 """What a caller has been told by events that passed: where a stream of each protocol goes on.
 
-One piece is one event of an upstream, or all the events that one event of a run is told by. Pieces
-of text are most of a stream, so nothing in them is looked at beyond what they say. An answer in
+One event is one of an upstream, or all those that one event of a run is told by. Text is most of a
+stream, so nothing in it is looked at beyond what it says. An answer in
 which a tool call has passed never goes on, so calls are not kept.
 """
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from iop_edge.gate.evidence import Said
+from iop_edge.gate.evidence import Piece, Said
 from iop_edge.serve.dialect.gated.sse import data_of
 from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_edge.serve.dialect.normalized.chat_answer import ChatStream
@@ -23,6 +23,7 @@ from iop_edge.serve.dialect.normalized.responses_answer import ResponseStream
 T = TypeVar("T")
 _NOTHING = Raw()
 _TEXT = ("content", "reasoning")
+_MOST_UNREAD = 16
 
 
 class _Delta(Struct):
@@ -46,18 +47,29 @@ class ToldChat:
         self._renderer = renderer
         self._id: str | None = None
         self._created = created
-        self._has_begun = self._has_text = False
+        self._has_begun = False
+        self._unread: list[bytes] = []
+        self.is_settled = False
 
-    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
-        if not self._has_text or self._id is None:
-            for chunk in _events(raw, _Chunk):
-                self._look_at(chunk)
-            self._has_text = self._has_text or bool(said)
+    def note(self, piece: Piece) -> None:
+        raw = piece.raw or b""
+        self._unread.append(raw)
+        # Nearly every answer is told to its end by its own bytes, so nothing is read before that.
+        self.is_settled = bool(piece.said) and b'"id"' in raw
+        if len(self._unread) > _MOST_UNREAD:
+            self._read()
 
     def renderer(self) -> ChatStream:
+        self._read()
         if self._id is not None or self._has_begun:
             self._renderer.go_on(self._id, self._created, has_begun=self._has_begun)
         return self._renderer
+
+    def _read(self) -> None:
+        for raw in self._unread:
+            for chunk in _events(raw, _Chunk):
+                self._look_at(chunk)
+        self._unread.clear()
 
     def _look_at(self, chunk: _Chunk) -> None:
         if self._id is None and chunk.id:
@@ -82,13 +94,19 @@ class _MessagesEvent(Struct):
 class ToldMessage:
     """A message: how many of its blocks are closed, and which is open."""
 
+    is_settled = False
+
     def __init__(self, renderer: MessageStream) -> None:
         self._renderer = renderer
         self._has_begun = False
         self._blocks = 0
         self._open: str | None = None
 
-    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
+    def note(self, piece: Piece) -> None:
+        for event in piece.events():
+            self._note(event.raw or b"", event.said)
+
+    def _note(self, raw: bytes, said: tuple[Said, ...]) -> None:
         if said and said[0].kind in _TEXT and b"content_block_start" not in raw:
             return
         for told in _events(raw, _MessagesEvent):
@@ -129,6 +147,8 @@ class _ResponsesEvent(Struct):
 class ToldResponse:
     """A response: what it says of itself, its items, and how many events it has had."""
 
+    is_settled = False
+
     def __init__(self, renderer: ResponseStream) -> None:
         self._renderer = renderer
         self._head: dict[str, Raw] = {}
@@ -136,7 +156,11 @@ class ToldResponse:
         self._events = 0
         self._last = b""
 
-    def note(self, raw: bytes, said: tuple[Said, ...]) -> None:
+    def note(self, piece: Piece) -> None:
+        for event in piece.events():
+            self._note(event.raw or b"", event.said)
+
+    def _note(self, raw: bytes, said: tuple[Said, ...]) -> None:
         if said and said[0].kind in _TEXT and b"output_item.added" not in raw:
             self._events += 1
             self._last = raw

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop.runtime_pb2 import RunEvent, TokenUsage
-from iop_edge.gate.evidence import Piece, Said
+from iop_edge.gate.evidence import Piece, Said, joined
 from iop_edge.runtime.work import ReportedUsage, Surface
 from iop_edge.serve.openai.work import CallerWork
 from iop_shared.errors import Code, Fault
@@ -155,6 +155,32 @@ def test_a_stream_passes_byte_for_byte_in_whatever_form_and_pieces_it_comes(
     assert gated(work, chunks) == eager(work, chunks)
 
 
+@pytest.mark.req("GATE-1", "CFG-19")
+@settings(max_examples=300, deadline=None)
+@given(streams(), st.lists(st.integers(0, 2000), max_size=6))
+def test_what_comes_together_can_be_taken_apart_into_the_events_that_said_it(
+    given_stream: tuple[Surface, bytes], cuts: list[int]
+) -> None:
+    surface, stream = given_stream
+
+    def read(chunks: list[bytes]) -> list[Piece]:
+        reader = work_for(surface).gated_reader(200, (), SERVED, is_first=True)
+        with suppress(Fault):
+            return [piece for chunk in chunks for piece in reader.feed(chunk)]
+        return []
+
+    together = read(in_pieces(stream, cuts))
+    one_by_one = read([stream[at : at + 1] for at in range(len(stream))])
+    apart = [event for piece in together for event in piece.events()]
+    if together:
+        assert raw_of(apart) == raw_of(together)
+        assert [event.said for event in apart if event.said] == [
+            event.said for event in one_by_one if event.said
+        ]
+    for piece in together:
+        assert joined(said_of(list(piece.events()))) == piece.said
+
+
 @pytest.mark.req("GATE-1")
 @settings(max_examples=100, deadline=None)
 @given(streams(), st.lists(st.integers(0, 2000), max_size=6))
@@ -267,7 +293,8 @@ def test_each_event_of_a_stream_is_a_piece_however_it_is_cut(surface: Surface) -
     in_three = [[stream[:1], stream[1:cut], stream[cut:]] for cut in range(1, len(stream))]
     for chunks in ([stream], by_bytes, *in_three):
         reader = relayed_reader(work, is_first=True)
-        assert [piece for chunk in chunks for piece in reader.feed(chunk)] == expected
+        pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
+        assert [event for piece in pieces for event in piece.events()] == expected
         assert reader.end() == ()
         assert reader.told_end == "completed"
 

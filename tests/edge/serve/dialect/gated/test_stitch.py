@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from iop_edge.gate.evidence import Piece, Said
 from iop_edge.runtime.work import ReportedUsage, Surface
@@ -78,7 +79,7 @@ def test_a_stream_goes_on_from_wherever_it_was_cut(
 def cut_at(piece: Piece, chars: int) -> Piece:
     if not piece.said:
         return piece
-    return Piece((piece.said[0]._replace(text=piece.said[0].text[:chars]),))
+    return Piece((replace(piece.said[0], text=piece.said[0].text[:chars]),))
 
 
 @pytest.mark.req("GATE-5")
@@ -99,7 +100,7 @@ def test_a_whole_answer_is_one_of_both_attempts(
     (whole,) = read_first(work, surface, first_path, [*first, finish()])
     begun = [said for said in whole.said if said.kind != "finish"][:kept]
     if begun:
-        begun[-1] = begun[-1]._replace(text=begun[-1].text[:kept_chars])
+        begun[-1] = replace(begun[-1], text=begun[-1].text[:kept_chars])
         assert stitch.write(Piece(tuple(begun))) == b""
     (later,) = read_later(work, surface, second_path, [*second, finish("length")])
     assert later.raw is None

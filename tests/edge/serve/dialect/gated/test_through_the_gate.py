@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 
 from iop_edge.gate.budget import Request
 from iop_edge.gate.evidence import Piece, Said
-from iop_edge.gate.gate import Gate, Repair
+from iop_edge.gate.filters import FilterAt
+from iop_edge.gate.gate import Effect, Gate, Repair
 from iop_edge.gate.options import GateOptions
 from iop_edge.runtime.work import Surface
 from iop_shared.errors import Code, Fault
 from tests.edge.serve.dialect.gated.rig import (
     SURFACES,
     USAGE,
+    Heard,
     call,
     content,
     finish,
@@ -20,6 +22,9 @@ from tests.edge.serve.dialect.gated.rig import (
     joined,
     read_first,
     read_later,
+    relayed_reader,
+    thought,
+    upstream,
     work_for,
 )
 
@@ -41,6 +46,73 @@ CALL = call(0, '{"a": 1}', "t0", "look")
 def attempt_texts(letters: str) -> st.SearchStrategy[list[Said]]:
     """Attempts that share no letter, so that no overlap is found at a seam."""
     return st.lists(st.text(letters, min_size=1, max_size=8).map(content), max_size=5)
+
+
+LOOP = "I will check the door, and then I will go home again. "
+BOUND = 300
+GUARD = FilterAt(
+    name="repeat_guard",
+    is_enabled=True,
+    enforcement="blocking",
+    capability="output.repeat_guard",
+    hold_evidence_runes=BOUND,
+    timeout_s=5.0,
+)
+
+
+@pytest.mark.req("CFG-19", "GATE-4", "GATE-7")
+@pytest.mark.parametrize("at_once", [2, 7, 1000])
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_loop_is_cut_at_the_same_character_however_many_events_come_at_once(
+    surface: Surface, at_once: int
+) -> None:
+    texts = ["So ", "it ", "began", ". ", *(LOOP * 9).replace(" ", " |").split("|")]
+    events = upstream(surface, True, [thought("hm"), *map(content, texts), finish()])
+
+    def read(at_once: int) -> tuple[Heard, Repair, int]:
+        """What the caller reads, the repair, and the most that was held."""
+        work = work_for(surface)
+        gate = Gate(OPTIONS, REQUEST, {}, key=b"k" * 32)
+        gate.begin((GUARD,))
+        reader, stitch = relayed_reader(work, is_first=True), work.stitch()
+        effects: list[Effect] = []
+        for at in range(0, len(events), at_once):
+            effects += gate.take(reader.feed(b"".join(events[at : at + at_once])), 0.0)
+        repair = effects[-1]
+        assert isinstance(repair, Repair)
+        later = read_later(work, surface, "tunnel", [content("Enough."), finish()])
+        written = [stitch.write(one) for one in [*effects, *later] if isinstance(one, Piece)]
+        told = heard(surface, True, b"".join([*written, stitch.end(USAGE)]))
+        return told, repair, gate.report().longest_hold_chars
+
+    told, repair, held = read(at_once)
+    assert told.content == repair.recorded.content + "Enough."
+    assert told.content.startswith("So it began. I will check the door")
+    assert told.content.count("check") == 1
+    assert held <= BOUND + max(map(len, texts))
+    one_by_one, expected, _ = read(1)
+    assert (told, repair.recorded) == (one_by_one, expected.recorded)
+
+
+@pytest.mark.req("CFG-19", "GATE-3")
+@pytest.mark.parametrize("surface", SURFACES)
+def test_events_that_came_together_are_held_and_let_go_one_by_one(surface: Surface) -> None:
+    texts = [*(LOOP + LOOP).replace(" ", " |").split("|"), "Or ", "so ", "he ", "said."]
+    events = upstream(surface, True, [*map(content, texts), finish()])
+    cut = next(at for at, event in enumerate(events) if b'"Or "' in event)
+    gate = Gate(OPTIONS, REQUEST, {}, key=b"k" * 32)
+    gate.begin((GUARD,))
+    reader = relayed_reader(work_for(surface), is_first=True)
+    first = gate.take(reader.feed(b"".join(events[:cut])), 1.0)
+    assert gate.deadline == 6.0
+    assert len(first) > 1
+    rest = [*gate.take(reader.feed(b"".join(events[cut:])), 2.0), *gate.end(2.0)]
+    pieces = [effect for effect in [*first, *rest] if isinstance(effect, Piece)]
+    whole = b"".join(events).replace(b'"served"', b'"mine"')
+    assert b"".join(piece.raw or b"" for piece in pieces) == whole
+    released = joined([said for piece in pieces[: len(first)] for said in piece.said], "content")
+    assert released.startswith(LOOP)
+    assert len(released) < len(LOOP) + 24
 
 
 @pytest.mark.req("GATE-1", "GATE-5", "GATE-7")
