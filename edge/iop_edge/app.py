@@ -133,6 +133,7 @@ class Edge:
             snapshots=self.snapshots,
             runs=self.runs,
             provider_auth=config.openai.provider_auth,
+            limits=config.openai.limits,
         )
         self._grpc = GrpcListener(config.server, {NODE_LINK: self._link, RUN_INGRESS: submit_run})
         self._admin = AdminSurface(

@@ -112,7 +112,7 @@ def _endpoint(environment: Mapping[str, str]) -> str | None:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

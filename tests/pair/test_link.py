@@ -16,6 +16,7 @@ from iop_edge.serve.node_link import NodeTokens
 from iop_node.adapters.base import Responder
 from iop_node.link.dialer import TokenRefused
 from iop_node.runtime.router import Attempt
+from iop_shared.errors import Code, Fault
 from iop_shared.ids import NodeId
 from iop_shared.wire import AUTHORIZATION
 from tests.wire.runtime_pb2_grpc import NodeLinkStub
@@ -116,6 +117,29 @@ async def test_a_node_that_drains_finishes_its_runs_and_takes_no_new_ones() -> N
             assert await asking == b"whole"
             assert await draining
             await task
+
+
+@pytest.mark.req("NODE-4", "NODE-6")
+async def test_a_run_that_outlasts_a_nodes_drain_is_told_so() -> None:
+    edge = Edge()
+
+    async def endless(attempt: Attempt, out: Responder) -> None:
+        out.started()
+        out.head(200, [])
+        await asyncio.Event().wait()
+
+    async with edge.serving() as port, asyncio.timeout(5):
+        node = dialer(port)
+        node._ports.execute = endless  # type: ignore[method-assign]
+        task = asyncio.create_task(node.run())
+        await edge.until(edge.is_connected)
+        asking = asyncio.create_task(edge.ask(b""))
+        await edge.until(lambda: node.session is not None and bool(node.session._running))
+        assert not await node.drain(0.01)
+        with pytest.raises(Fault) as caught:
+            await asking
+        assert caught.value.code is Code.DRAIN_DEADLINE
+        await task
 
 
 async def test_what_is_no_hello_is_refused_with_what_would_be_right() -> None:

@@ -24,6 +24,7 @@ WHOLE_SERVER = ""
 
 MAX_WATCHERS = 64
 MAX_REQUEST_BYTES = 4096
+REQUEST_TIMEOUT_S = 10.0
 
 
 class HealthService:
@@ -79,7 +80,11 @@ class HealthService:
 
 
 async def _asked(call: ServerCall) -> str:
-    message = await call.read()
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            message = await call.read()
+    except TimeoutError:
+        raise RpcError(StatusCode.DEADLINE_EXCEEDED, "no request arrived") from None
     try:
         return HealthCheckRequest.FromString(message or b"").service
     except DecodeError:

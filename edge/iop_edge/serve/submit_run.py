@@ -6,6 +6,7 @@ responses. Admission, dispatch and usage are the run service's, as for every oth
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,7 +24,7 @@ from iop.runtime_pb2 import (
     SubmitRunResponse,
     TokenUsage,
 )
-from iop_edge.config.effective import ModelGroup, PrincipalToken, ProviderAuth
+from iop_edge.config.effective import IngressLimits, ModelGroup, PrincipalToken, ProviderAuth
 from iop_edge.pool.catalog import ModelSpec
 from iop_edge.pool.demand import Demand
 from iop_edge.pool.estimate import TokenEstimate, estimate_tokens
@@ -80,7 +81,11 @@ class SubmitRun:
         snapshots: SnapshotStore,
         runs: RunOpener,
         provider_auth: ProviderAuth | None = None,
+        limits: IngressLimits | None = None,
     ) -> None:
+        limits = limits or IngressLimits()
+        self._receive_timeout_s = limits.receive_timeout_ms / 1000
+        self._write_timeout_s = limits.write_timeout_ms / 1000
         self._provider_auth = provider_auth or ProviderAuth()
         self._principals = Principals(principal_tokens)
         self._is_open_to_loopback = not principal_tokens
@@ -97,13 +102,13 @@ class SubmitRun:
                 for key, value in call.headers.items()
             }
             principal = self._authenticated(metadata, call)
-            spec = self._spec(await _request(call), metadata, principal)
+            spec = self._spec(await self._request(call), metadata, principal)
             accepted = SubmitRunAccepted(run_id=spec.run_id, request_id=spec.request_id)
             async with self._runs.open(spec) as answer:
                 if answer.status < 400:
-                    await call.write(SubmitRunResponse(accepted=accepted).SerializeToString())
+                    await self._say(call, SubmitRunResponse(accepted=accepted).SerializeToString())
                     async for response in answer:
-                        await call.write(response)
+                        await self._say(call, response)
             # The run is left first: its record names the upstream's status, not our code for it.
             if answer.status >= 400:
                 raise _refused_by_upstream(answer.status, answer.headers)
@@ -114,6 +119,37 @@ class SubmitRun:
         except Exception as error:
             _log.error("submit_run_failed", error=type(error).__name__)
             raise _told(Fault(Code.INTERNAL, "the edge failed on this request")) from None
+
+    async def _request(self, call: ServerCall) -> SubmitRunRequest:
+        try:
+            async with asyncio.timeout(self._receive_timeout_s):
+                message = await call.read()
+        except TimeoutError:
+            limit = round(self._receive_timeout_s * 1000)
+            raise Fault(
+                Code.REQUEST_TIMEOUT, f"the request did not arrive within {limit} ms"
+            ) from None
+        if message is None:
+            raise RpcError(StatusCode.INVALID_ARGUMENT, "no request arrived")
+        try:
+            return SubmitRunRequest.FromString(message)
+        except DecodeError:
+            raise RpcError(StatusCode.INVALID_ARGUMENT, "no SubmitRunRequest") from None
+
+    async def _say(self, call: ServerCall, response: bytes) -> None:
+        """Send a response; a caller that takes nothing for too long is cut, and its run with it
+        (NODE-8)."""
+        call.send(response)
+        if call.is_writable:
+            return
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await call.drained()
+        except TimeoutError:
+            limit = round(self._write_timeout_s * 1000)
+            call.fail(RpcError(StatusCode.CANCELLED, f"the answer was not taken for {limit} ms"))
+            # As for a caller that has left.
+            raise asyncio.CancelledError from None
 
     def _spec(
         self,
@@ -343,16 +379,6 @@ def _refused_by_upstream(status: int, headers: HeaderPairs) -> Fault:
     if status < 500:
         return Fault(Code.INVALID_VALUE, f"the upstream refused the request with status {status}")
     return Fault(Code.UPSTREAM_INVALID, f"the upstream answered with status {status}")
-
-
-async def _request(call: ServerCall) -> SubmitRunRequest:
-    message = await call.read()
-    if message is None:
-        raise RpcError(StatusCode.INVALID_ARGUMENT, "no request arrived")
-    try:
-        return SubmitRunRequest.FromString(message)
-    except DecodeError:
-        raise RpcError(StatusCode.INVALID_ARGUMENT, "no SubmitRunRequest") from None
 
 
 def _told(fault: Fault) -> RpcError:

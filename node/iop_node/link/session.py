@@ -107,7 +107,8 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         return f"NodeSessionEnd(#{self.epoch}, {state}, attempts={len(self._running)})"
 
     async def drain(self, reason: str, deadline_s: float) -> bool:
-        """Say goodbye and let the attempts end. True when all did before the deadline."""
+        """Say goodbye and let the attempts end. True when all did before the deadline; those that
+        did not are ended, and the edge is told why."""
         if self.is_open and not self._is_leaving:
             self._is_leaving = True
             self._control(
@@ -116,6 +117,7 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         try:
             await asyncio.wait_for(self._idle.wait(), deadline_s)
         except TimeoutError:
+            self._end_all(Fault(Code.DRAIN_DEADLINE, "the node stopped before this run had ended"))
             return False
         return True
 
@@ -197,6 +199,13 @@ class NodeSessionEnd(SessionEnd[NodeFrame, EdgeFrame, NodeBatch]):
         self._idle.clear()
         running.task = self._loop.create_task(self._run(opening, running))
         running.task.add_done_callback(lambda _: self._ended(attempt_id, running))
+
+    def _end_all(self, fault: Fault) -> None:
+        running, self._running = self._running, {}
+        for attempt_id, attempt in running.items():
+            self.send_frame(attempt_id, _end_frame(attempt_id, fault, attempt))
+            if attempt.task is not None:
+                attempt.task.cancel()
 
     def _cancel(self, attempt_id: int) -> None:
         running = self._running.pop(attempt_id, None)

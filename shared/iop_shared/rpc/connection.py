@@ -20,8 +20,8 @@ from h2.settings import SettingCodes
 from iop_shared.rpc import frames
 from iop_shared.rpc.codes import RpcError, StatusCode
 from iop_shared.rpc.frames import DATA, WINDOW_UPDATE, Broken, FrameReader
-from iop_shared.rpc.patience import Patience
-from iop_shared.rpc.rules import MAX_HEADERS_BYTES, Rules
+from iop_shared.rpc.patience import BURST, Patience
+from iop_shared.rpc.rules import MAX_BORNE_HEADERS_BYTES, Rules
 from iop_shared.rpc.stalls import StallWatch
 from iop_shared.rpc.stream import FIRST_WINDOW_BYTES, Stream
 
@@ -29,6 +29,9 @@ CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
 MAX_WAITING_BYTES = 1024 * 1024
 """Of answers to pings, settings and calls that a peer does not read. Messages do not count: they
 stop at the transport's own mark, far below."""
+
+LATE_FRAMES = 4
+"""Of a call that has ended, which were on their way: so many for each are nothing to be borne."""
 
 PARTING_TIMEOUT_S = 2.0
 
@@ -66,6 +69,8 @@ class Connection(asyncio.Protocol, ABC):
         self._received = 0  # of DATA, and not paid back yet
         self._patience = Patience()
         self._window_at_ping = 0  # had nothing been sent since
+        self._window_at_grant = 0  # likewise
+        self._late_frames = 0
         self._stuck_bytes = (
             0  # that the transport held when it was last looked at, if it was paused
         )
@@ -225,12 +230,11 @@ class Connection(asyncio.Protocol, ABC):
         size = len(content)
         if flags & frames.PADDED:
             content = frames.without_padding(content)
-        if not content and not flags & frames.END_STREAM:
-            self._bear()
         if stream is None:
-            # What was on its way when its call ended is nobody's any more.
-            self._require_begun(stream_id)
+            self._receive_late(stream_id)
             return
+        if not content and not flags & frames.END_STREAM:
+            self.bear()
         stream.receive(content, size - len(content))
         if flags & frames.END_STREAM and not stream.is_over:
             # Told as trailers: h2 holds the end of DATA against a length that it has not counted.
@@ -240,7 +244,10 @@ class Connection(asyncio.Protocol, ABC):
     def _widen(self, stream_id: int, increment: int) -> None:
         """The peer takes so much more."""
         if stream_id == 0:
+            if self.send_window == self._window_at_grant:
+                self.bear()
             self.send_window += increment
+            self._window_at_grant = self.send_window
             self._window_at_ping += increment
             if self.send_window > frames.MAX_WINDOW:
                 raise Broken("the connection's window is too wide", ErrorCodes.FLOW_CONTROL_ERROR)
@@ -248,9 +255,12 @@ class Connection(asyncio.Protocol, ABC):
             return
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._require_begun(stream_id)
+            self._receive_late(stream_id)
             return
+        if stream.send_window == stream.window_at_grant:
+            self.bear()
         stream.send_window += increment
+        stream.window_at_grant = stream.send_window
         if stream.send_window > frames.MAX_WINDOW:
             error = RpcError(StatusCode.INTERNAL, "the call's window is too wide")
             stream.break_off(error, ErrorCodes.FLOW_CONTROL_ERROR)
@@ -263,11 +273,11 @@ class Connection(asyncio.Protocol, ABC):
         if kind in (frames.HEADERS, frames.PUSH_PROMISE, frames.CONTINUATION):
             is_first = kind != frames.CONTINUATION
             self._header_bytes = len(content) + (0 if is_first else self._header_bytes)
-            if self._header_bytes > MAX_HEADERS_BYTES:
+            if self._header_bytes > MAX_BORNE_HEADERS_BYTES:
                 raise Broken("too long headers", ErrorCodes.ENHANCE_YOUR_CALM)
             self._is_amid_headers = not flags & frames.END_HEADERS
         elif kind != frames.PING or self.send_window == self._window_at_ping:
-            self._bear()
+            self.bear()
         else:
             # Whoever is spoken to may ask how far away we are.
             self._window_at_ping = self.send_window
@@ -305,7 +315,7 @@ class Connection(asyncio.Protocol, ABC):
             self._write_h2()
         self.has_heard = True
         if not happened and kind in (frames.HEADERS, frames.CONTINUATION):
-            self._bear()
+            self.bear()
         for event in happened:
             self._take(event)
         self._write_h2()
@@ -341,11 +351,18 @@ class Connection(asyncio.Protocol, ABC):
 
     # ------------------------------------------------------------------------------------------
 
-    def _bear(self) -> None:
+    def bear(self) -> None:
+        """Something has come that costs work and carries next to nothing. Raises Broken where it
+        is too much of that."""
         if not self._patience.bears(self.loop.time()):
             raise Broken("too many frames without content", ErrorCodes.ENHANCE_YOUR_CALM)
 
-    def _require_begun(self, stream_id: int) -> None:
+    def _receive_late(self, stream_id: int) -> None:
+        """What was on its way when its call ended is nobody's any more."""
+        if self._late_frames:
+            self._late_frames -= 1
+        else:
+            self.bear()
         if not self._h2.has_begun(stream_id):
             raise Broken("a frame of a call that nobody began")
 
@@ -377,6 +394,7 @@ class Connection(asyncio.Protocol, ABC):
     def _forget(self, stream: Stream) -> None:
         self.streams.pop(stream.stream_id, None)
         self.blocked.pop(stream.stream_id, None)
+        self._late_frames = min(self._late_frames + LATE_FRAMES, BURST)
         self._leave_with_the_last()
 
     def _leave_with_the_last(self) -> None:

@@ -14,6 +14,11 @@ from h2.settings import SettingCodes, Settings
 from iop_shared.rpc import frames
 
 MAX_HEADERS_BYTES = 16 * 1024
+"""Of one call, as HTTP/2 counts them. A call with more is refused."""
+
+MAX_BORNE_HEADERS_BYTES = 64 * 1024
+"""With more than this the connection ends: to refuse a call, its headers have to be read."""
+
 MAX_STREAMS = 128
 """Calls that run at once on a connection."""
 
@@ -27,7 +32,7 @@ class Rules(H2Connection):
 
     def __init__(self, *, is_client: bool) -> None:
         super().__init__(H2Configuration(client_side=is_client, header_encoding=None))
-        self.decoder.max_header_list_size = MAX_HEADERS_BYTES
+        self.decoder.max_header_list_size = MAX_BORNE_HEADERS_BYTES
         self.max_inbound_frame_size = frames.MAX_FRAME_BYTES
         self.local_settings = self._settings(MAX_STREAMS)
 

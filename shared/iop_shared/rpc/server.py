@@ -7,6 +7,7 @@ It knows no method: they are handed in.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,19 +28,27 @@ from iop_shared.rpc.codes import (
     timeout_s,
 )
 from iop_shared.rpc.connection import Connection
-from iop_shared.rpc.rules import MAX_STREAMS
+from iop_shared.rpc.rules import MAX_HEADERS_BYTES, MAX_STREAMS
 from iop_shared.rpc.stream import Stream
 
 HANDSHAKE_TIMEOUT_S = 10.0
-"""For TLS, and then for the first words of HTTP/2."""
+"""For TLS, and then until the first call."""
+
+IDLE_TIMEOUT_S = 300.0
+"""How long a connection may stay after its last call, for the next one."""
 
 MAX_CONNECTIONS = 10_000
+"""And at most half of the descriptors that the process may have."""
 
 MAX_HANDLERS = 2 * MAX_STREAMS
 """On a connection: those of calls that were broken off may take a while to leave."""
 
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-_FIRST_HEADERS = ((":status", "200"), ("content-type", CONTENT_TYPE))
+_FIRST_HEADERS = (
+    (":status", "200"),
+    ("content-type", CONTENT_TYPE),
+    ("grpc-accept-encoding", "identity"),
+)
 
 _log = logs.get("grpc")
 
@@ -105,16 +114,15 @@ class ServerConnection(Connection):
         self.handling: set[asyncio.Task[None]] = set()
         """The handlers of its calls; of those too that were broken off, until they have left."""
         self._server = server
-        self._first_words: asyncio.TimerHandle | None = None
+        self._idle_until = self.loop.time() + HANDSHAKE_TIMEOUT_S
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        connections = self._server.connections
-        connections.add(self)
-        if self._server.is_stopping or len(connections) > MAX_CONNECTIONS:
+        if not self._server.admits(self):
             self.abort("the server takes no more connections")
             return
-        self._first_words = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._require_words)
+        self._idle_timer = self.loop.call_at(self._idle_until, self._require_calls)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
             # Not every loop does so by itself, for sockets that it was handed.
@@ -125,13 +133,24 @@ class ServerConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._first_words is not None:
-            self._first_words.cancel()
-        self._server.connections.discard(self)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._server.left(self)
 
-    def _require_words(self) -> None:
-        if not self.has_heard:
-            self.close("nothing came")
+    def _require_calls(self) -> None:
+        now = self.loop.time()
+        # The loop may call a timer early by its clock's resolution.
+        if not self.streams and now + 0.001 >= self._idle_until:
+            self.close("nothing was asked for")
+        else:
+            due = now + IDLE_TIMEOUT_S if self.streams else self._idle_until
+            self._idle_timer = self.loop.call_at(due, self._require_calls)
+
+    def _forget(self, stream: Stream) -> None:
+        super()._forget(stream)
+        if not self.streams and self.closed_reason is None:
+            self._idle_until = self.loop.time() + IDLE_TIMEOUT_S
+            self._server.idle[self] = None
 
     def _peer_ended(self, stream: Stream) -> None:
         stream.end_received()
@@ -142,20 +161,28 @@ class ServerConnection(Connection):
 
     def _begin(self, stream_id: int, headers: Mapping[str, str]) -> None:
         if len(self.streams) >= MAX_STREAMS or len(self.handling) >= MAX_HANDLERS:
-            self._bear()
+            self.bear()
             self._h2_does(lambda: self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM))
             return
         if headers[":method"] != "POST" or not is_grpc(headers.get("content-type", "")):
             self._say_last(stream_id, [(":status", "415")])
             return
         method = self._server.methods.get(headers[":path"])
-        if method is None:
+        # What each costs in HTTP/2's own count (RFC 9113, 6.5.2).
+        size = sum(len(name) + len(value) + 32 for name, value in headers.items())
+        if size > MAX_HEADERS_BYTES:
+            refusal = RpcError(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"metadata of {size} bytes; the limit is {MAX_HEADERS_BYTES}",
+            )
+        elif method is None:
             refusal = RpcError(StatusCode.UNIMPLEMENTED, "no such method here")
         elif self._server.is_stopping:
             refusal = _stopping()
         else:
             call = ServerCall(self, stream_id, method, headers)
             self.streams[stream_id] = call
+            self._server.idle.pop(self, None)
             self._h2_does(lambda: self._h2.send_headers(stream_id, _FIRST_HEADERS))
             self._open_window(call)
             self._server.begin(call, method.handler, timeout_s(headers.get("grpc-timeout")))
@@ -187,6 +214,10 @@ class RpcServer:
         self.loop = asyncio.get_running_loop()
         self.connections: set[ServerConnection] = set()
         """Those whose transports are there."""
+        self.idle: dict[ServerConnection, None] = {}
+        """Those without a call, the one that has none for longest first."""
+        self._max_connections = MAX_CONNECTIONS
+        self._crowded = 0
         self.is_stopping = False
         self._handling: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -194,6 +225,9 @@ class RpcServer:
     async def start(
         self, sockets: Sequence[socket.socket], *, backlog: int, tls: ssl.SSLContext | None
     ) -> None:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors != resource.RLIM_INFINITY:
+            self._max_connections = min(MAX_CONNECTIONS, descriptors // 2)
         for each in sockets:
             server = await self.loop.create_server(
                 lambda: ServerConnection(self),
@@ -218,6 +252,31 @@ class RpcServer:
             connection.close("the server has stopped")
         if self.connections:
             await asyncio.wait([connection.lost for connection in self.connections])
+
+    def admits(self, connection: ServerConnection) -> bool:
+        """Count a connection. Where there are too many, the one that has been without a call for
+        longest makes room; where every one has calls, the new one is not admitted."""
+        self.connections.add(connection)
+        if self.is_stopping:
+            return False
+        if len(self.connections) > self._max_connections:
+            self._crowded += 1
+            if self._crowded & (self._crowded - 1) == 0:
+                # The 1st, 2nd, 4th, 8th …: whoever floods must not fill the log.
+                limit = self._max_connections
+                _log.warning("grpc_connections_full", limit=limit, times=self._crowded)
+            if not self.idle:
+                return False
+            longest = next(iter(self.idle))
+            del self.idle[longest]
+            longest.abort("others need the room")
+        self.idle[connection] = None
+        return True
+
+    def left(self, connection: ServerConnection) -> None:
+        """Nothing of a connection is there any more."""
+        self.connections.discard(connection)
+        self.idle.pop(connection, None)
 
     def begin(self, call: ServerCall, handler: Handler, timeout: float | None) -> None:
         """Let a handler have a call, for `timeout` seconds where it is given."""

@@ -17,7 +17,7 @@ from h2.errors import ErrorCodes
 
 from iop_shared import logs
 from iop_shared.rpc.codes import RpcError, StatusCode
-from iop_shared.rpc.frames import DATA
+from iop_shared.rpc.frames import DATA, Broken
 from iop_shared.rpc.messages import PREFIX_BYTES, MessageReader, prefixed
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ FIRST_WINDOW_BYTES = 65_535
 
 WINDOW_BYTES = 1024 * 1024
 """What a peer may send of a call whose messages may be long before credit comes back."""
+
+SMALL_PART_BYTES = 256
+"""A message that goes on in frames of less costs more than it carries."""
 
 _MESSAGE_HEAD = Struct(">HBBBLBL")
 """The head of a DATA frame that holds one whole message, and the message's own."""
@@ -52,6 +55,7 @@ class Stream:
         """What the peer may send before credit comes back. Where only short messages are taken,
         a crowd of calls that nobody reads must not hold much."""
         self.send_window = connection.first_send_window
+        self.window_at_grant = -1  # had nothing been sent since
         self.is_heard = False
         """The peer may speak: its headers have come, and its end has not."""
         self.is_ended = False
@@ -142,14 +146,20 @@ class Stream:
         try:
             message = self._reader.whole(content)
             if message is None:
+                is_dribble = 0 < len(content) < SMALL_PART_BYTES and self._reader.held_bytes
                 for message in self._reader.feed(content):
+                    is_dribble = False
                     self._take(message)
                     if self.is_over:
                         return
+                if is_dribble:
+                    self.connection.bear()
             elif self._sink is not None:
                 self._sink(message)
             else:
                 self._take(message)
+        except Broken:
+            raise
         except Exception as error:
             self._fail_of(error)
             return
@@ -277,6 +287,11 @@ class Stream:
         """Send a message and wait until the next one can be sent. Raises RpcError where the call
         is over."""
         self.send(message)
+        if not self.is_writable:
+            await self.drained()
+
+    async def drained(self) -> None:
+        """Wait until a message can be sent. Raises RpcError where the call is over."""
         while not self.is_writable:
             if self._has_said_all:
                 raise self._failure or RpcError(StatusCode.CANCELLED, "the call is over")

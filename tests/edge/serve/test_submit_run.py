@@ -23,6 +23,7 @@ from iop.runtime_pb2 import (
 )
 from iop_edge.config.effective import (
     EffectiveConfig,
+    IngressLimits,
     ModelGroup,
     PrincipalToken,
     ProviderAuth,
@@ -36,6 +37,8 @@ from iop_edge.serve.grpc_listener import GrpcListener
 from iop_edge.serve.submit_run import CODE_KEY, SERVICE_NAME, SubmitRun, _is_loopback
 from iop_shared.errors import Code, Fault
 from iop_shared.ids import Generation, ModelId, Target
+from iop_shared.rpc.client import dial
+from iop_shared.rpc.codes import RpcError
 from tests.wire.runtime_pb2_grpc import RunIngressStub
 
 TOKEN = "iop_caller_01234567_" + "c" * 32
@@ -92,8 +95,9 @@ class ScriptedRuns:
 
 
 class Bench:
-    def __init__(self, stub: RunIngressStub, runs: ScriptedRuns) -> None:
+    def __init__(self, stub: RunIngressStub, runs: ScriptedRuns, address: str) -> None:
         self.stub = stub
+        self.address = address
         self.runs = runs
 
     async def submit(
@@ -107,7 +111,9 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    *tokens: PrincipalToken, provider_auth: ProviderAuth | None = None
+    *tokens: PrincipalToken,
+    provider_auth: ProviderAuth | None = None,
+    limits: IngressLimits | None = None,
 ) -> AsyncIterator[Bench]:
     config = EffectiveConfig(models=(POLICY,))
     snapshot = RuntimeSnapshot(
@@ -120,11 +126,15 @@ async def bench(
     )
     runs = ScriptedRuns()
     service = SubmitRun(
-        tokens, snapshots=SnapshotStore(snapshot), runs=runs, provider_auth=provider_auth
+        tokens,
+        snapshots=SnapshotStore(snapshot),
+        runs=runs,
+        provider_auth=provider_auth,
+        limits=limits,
     )
     listener = GrpcListener(Server(listen="127.0.0.1:0"), {SERVICE_NAME: service})
     async with listener, grpc.aio.insecure_channel(listener.address) as channel:
-        yield Bench(RunIngressStub(channel), runs)
+        yield Bench(RunIngressStub(channel), runs, listener.address)
 
 
 def asking(**fields: object) -> SubmitRunRequest:
@@ -294,6 +304,33 @@ async def test_a_program_that_leaves_ends_its_run() -> None:
             await made.runs.opened.wait()
             call.cancel()
             await made.runs.left.wait()
+
+
+@pytest.mark.req("NODE-8", "OAI-6")
+async def test_a_caller_that_takes_nothing_is_cut_and_its_run_with_it() -> None:
+    async with bench(limits=IngressLimits(write_timeout_ms=20)) as made, asyncio.timeout(10):
+        made.runs.pieces = [RunEvent(text_delta="x" * 1_000_000)] * 10
+        connection = await dial("127.0.0.1", int(made.address.rpartition(":")[2]), tls=None)
+        call = connection.call("e", f"/{SERVICE_NAME}/SubmitRun", (), max_message_bytes=2**24)
+        call.send(asking().SerializeToString())
+        connection.end(call)
+        await made.runs.left.wait()
+        assert not made.runs.was_left_in_peace
+        with pytest.raises(RpcError, match="not taken for 20 ms"):
+            while await call.read() is not None:
+                pass
+        connection.close("the test is over")
+
+
+@pytest.mark.req("OAI-6")
+async def test_a_request_that_does_not_arrive_is_not_waited_for() -> None:
+    async with bench(limits=IngressLimits(receive_timeout_ms=20)) as made, asyncio.timeout(10):
+        connection = await dial("127.0.0.1", int(made.address.rpartition(":")[2]), tls=None)
+        call = connection.call("e", f"/{SERVICE_NAME}/SubmitRun", (), max_message_bytes=2**24)
+        with pytest.raises(RpcError, match="request_timeout: the request did not arrive"):
+            await call.read()
+        connection.close("the test is over")
+    assert made.runs.specs == []
 
 
 PRINCIPAL = PrincipalToken(

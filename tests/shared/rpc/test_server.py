@@ -22,10 +22,11 @@ from hyperframe.frame import (
 from structlog.testing import capture_logs
 
 from iop_shared.rpc import connection, server, stalls
+from iop_shared.rpc.client import ClientConnection
 from iop_shared.rpc.codes import RpcError, StatusCode
 from iop_shared.rpc.frames import PREFACE
 from iop_shared.rpc.messages import prefixed
-from iop_shared.rpc.rules import MAX_STREAMS
+from iop_shared.rpc.rules import MAX_HEADERS_BYTES, MAX_STREAMS
 from iop_shared.rpc.stream import FIRST_WINDOW_BYTES, WINDOW_BYTES
 
 from .rig import MAX_MESSAGE_BYTES, REQUEST, Served, data, message, raw, serving, window
@@ -527,16 +528,30 @@ async def test_whoever_says_nothing_is_sent_away(
         await peer.barrier()
 
 
-async def test_a_connection_too_many_is_cut(plain: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+async def test_a_connection_too_many_takes_the_place_of_the_longest_idle_one(
+    plain: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain.server._max_connections = 2
     async with plain.attacked() as first, plain.attacked() as second:
-        async with raw(plain.port) as third:
-            await third.rest()
         await first.barrier()
         await second.barrier()
+        async with plain.attacked() as third:
+            await third.barrier()
+            await first.rest()
+            await second.barrier()
     while plain.server.connections:
         await asyncio.sleep(0)
+    assert plain.server.idle == {}
+    plain.server._max_connections = 10
     await plain.still_serves()
+
+
+async def test_a_connection_without_a_call_is_sent_away_in_time(
+    plain: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.02)
+    async with plain.attacked() as peer:
+        assert await peer.goodbye() == ErrorCodes.NO_ERROR
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 500, b"\x16\x03\x01\0\1\1"])
@@ -634,3 +649,15 @@ async def test_a_graceful_goodbye_of_a_client_lets_its_call_end(plain: Served) -
         assert (await peer.next(DataFrame, 1)).data == prefixed(b"x")
         assert await peer.status(1) == (StatusCode.OK, "")
         assert await peer.goodbye() == ErrorCodes.NO_ERROR
+
+
+async def test_metadata_over_the_limit_refuses_its_call_and_no_other(plain: Served) -> None:
+    async with plain.calling("/t/echo") as call:
+        assert isinstance(call.connection, ClientConnection)
+        metadata = [("x-long", "x" * MAX_HEADERS_BYTES)]
+        long = call.connection.call("test", "/t/echo", metadata, max_message_bytes=1000)
+        with pytest.raises(RpcError, match="the limit is 16384") as caught:
+            await long.read()
+        assert caught.value.code is StatusCode.RESOURCE_EXHAUSTED
+        call.send(b"hello")
+        assert await call.read() == b"hello"
