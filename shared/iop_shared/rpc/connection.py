@@ -71,9 +71,7 @@ class Connection(asyncio.Protocol, ABC):
         self._window_at_ping = 0  # had nothing been sent since
         self._window_at_grant = 0  # likewise
         self._late_frames = 0
-        self._stuck_bytes = (
-            0  # that the transport held when it was last looked at, if it was paused
-        )
+        self._stuck_bytes = 0  # in the transport when it was last looked at, and was paused
         self._stalls = StallWatch(loop, self._give_up_stalled)
         self._parting: asyncio.TimerHandle | None = None
 

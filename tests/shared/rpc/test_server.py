@@ -397,6 +397,7 @@ async def test_answers_that_are_not_read_are_held_up_to_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "MAX_WAITING_BYTES", 4096)
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_S", 60.0)  # none of these calls is one
     async with (
         serving(send_buffer_bytes=4096) as up,
         up.attacked(receive_buffer_bytes=4096) as peer,
@@ -558,12 +559,13 @@ async def test_a_connection_without_a_call_is_sent_away_in_time(
 async def test_noise_on_a_port_with_tls_leaves_nothing_behind(
     tls_served: Served, noise: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.02)
-    async with raw(tls_served.port) as peer:
-        peer.send(noise)
-        peer.writer.write_eof()
-        with suppress(ConnectionError):
-            await peer._reader.read()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.02)
+        async with raw(tls_served.port) as peer:
+            peer.send(noise)
+            peer.writer.write_eof()
+            with suppress(ConnectionError):
+                await peer._reader.read()
     assert tls_served.server.connections == set()
     await tls_served.still_serves()
 
