@@ -521,16 +521,16 @@ async def test_half_a_frame_and_half_of_headers_hold_what_they_are(plain: Served
 async def test_whoever_says_nothing_is_sent_away(
     plain: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.02)
-    async with raw(plain.port) as silent, raw(plain.port) as half:
-        half.send(PREFACE[:20])
-        assert await silent.goodbye() == await half.goodbye() == ErrorCodes.NO_ERROR
-    async with plain.attacked() as peer:
-        await peer.barrier()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.02)
+        async with raw(plain.port) as silent, raw(plain.port) as half:
+            half.send(PREFACE[:20])
+            assert await silent.goodbye() == await half.goodbye() == ErrorCodes.NO_ERROR
+    await plain.still_serves()
 
 
 async def test_a_connection_too_many_takes_the_place_of_the_longest_idle_one(
-    plain: Served, monkeypatch: pytest.MonkeyPatch
+    plain: Served,
 ) -> None:
     plain.server._max_connections = 2
     async with plain.attacked() as first, plain.attacked() as second:
@@ -551,7 +551,8 @@ async def test_a_connection_without_a_call_is_sent_away_in_time(
     plain: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.02)
-    async with plain.attacked() as peer:
+    async with raw(plain.port) as peer:
+        peer.send(PREFACE, SettingsFrame(0))
         assert await peer.goodbye() == ErrorCodes.NO_ERROR
 
 
