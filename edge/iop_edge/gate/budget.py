@@ -12,7 +12,6 @@ from iop_edge.gate.options import GateOptions
 from iop_edge.gate.report import Refusal, Strategy
 
 _TEMPERATURES = (0.2, 0.4, 0.6)
-_STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -35,7 +34,7 @@ class Budget:
 
     def __init__(self, options: GateOptions) -> None:
         self._options = options
-        self._spent = dict.fromkeys(_STRATEGIES, 0)
+        self._spent: dict[Strategy, int] = dict.fromkeys(get_args(Strategy), 0)
 
     @property
     def spent(self) -> int:
@@ -44,7 +43,10 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """Whether no strategy may begin another recovery."""
-        return all(self.refusal(strategy) is not None for strategy in _STRATEGIES)
+        return (
+            self._options.max_request_recoveries <= self.spent
+            or self._options.max_strategy_recoveries <= min(self._spent.values())
+        )
 
     def refusal(self, strategy: Strategy) -> Refusal | None:
         if self._options.max_request_recoveries <= self.spent:

@@ -65,7 +65,8 @@ class Recorder:
     @property
     def is_empty(self) -> bool:
         """Nothing that a model said has been released."""
-        return not (self.chars or self.has_tool_call or self.has_other)
+        self._read()
+        return not (self._chars or self._has_tool_call or self._has_other)
 
     def recorded(self) -> Recorded:
         """All of it, joined."""

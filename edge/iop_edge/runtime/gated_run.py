@@ -101,7 +101,12 @@ class GatedRun(Run):
     # -- the answer ----------------------------------------------------------------------------
 
     async def _answer(self) -> Answer:
-        head = await self._first_head()
+        try:
+            head = await self._begin(self.spec.demand)
+        except Fault as fault:
+            if isinstance(fault, PoolFault) or not self._attempts:
+                raise
+            head = await self._head_after(fault)
         if head is not None and head.status >= 400:
             self._gate.saw_error()
             return self._relayed(head)
@@ -110,16 +115,9 @@ class GatedRun(Run):
             self, 200 if head is None else head.status, self._stitch.headers, self._released()
         )
 
-    async def _first_head(self) -> ResponseHead | None:
-        """The head of the first attempt that gets one."""
-        try:
-            return await self._begin(self.spec.demand)
-        except PoolFault:
-            raise
-        except Fault as fault:
-            if not self._attempts:
-                raise
-            [step] = self._gate.failed(fault)
+    async def _head_after(self, fault: Fault) -> ResponseHead | None:
+        """The head of the first attempt that gets one, where the first of all has ended so."""
+        [step] = self._gate.failed(fault)
         while isinstance(step, Repair):
             attempts = self._attempts
             try:

@@ -25,6 +25,7 @@ from iop_edge.serve.dialect.observers import (
 )
 
 _NOTHING = Raw()
+_MOST_UNCOUNTED = 64
 _OTHER = Said("other", "")
 
 CHAT_FINISHES: Mapping[str, str] = {
@@ -43,12 +44,13 @@ RESPONSE_FINISHES: Mapping[str, str] = {
 class Listener(ABC):
     """An observer of a stream, in front of the protocol's own one, that tells what was said."""
 
-    __slots__ = ("_begins", "_observer", "_said")
+    __slots__ = ("_begins", "_observer", "_said", "_uncounted")
 
     def __init__(self, observer: AnswerObserver) -> None:
         self._observer = observer
         self._said: list[Said] = []
         self._begins: list[int] = []
+        self._uncounted: list[str] = []
 
     @property
     def model_path(self) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ class Listener(ABC):
 
     @property
     def generated(self) -> GeneratedText:
+        self._count()
         return self._observer.generated
 
     @property
@@ -78,7 +81,20 @@ class Listener(ABC):
         heard = tuple(self._said), self._begins
         self._said.clear()
         self._begins = []
+        if len(self._uncounted) >= _MOST_UNCOUNTED:
+            self._count()
         return heard
+
+    def _observed(self, payload: bytes) -> bytes:
+        """What the protocol's own observer makes of an event, which counts it, too."""
+        self._count()
+        return self._observer.event(payload)
+
+    def _count(self) -> None:
+        """Texts are counted together, in their order."""
+        if self._uncounted:
+            self._observer.generated.add("".join(self._uncounted))
+            self._uncounted.clear()
 
     @abstractmethod
     def event(self, payload: bytes) -> bytes:
@@ -189,7 +205,7 @@ class ChatListener(Listener):
         try:
             chunk = _chunk(payload)
         except NOT_JSON:
-            name = self._observer.event(payload)
+            name = self._observed(payload)
             if not payload.startswith(b"["):
                 self._hear_unusual(payload)
             return name
@@ -201,11 +217,11 @@ class ChatListener(Listener):
             or (chunk.usage is not _NOTHING and _is_given(chunk.usage))
             or (chunk.error is not _NOTHING and _is_given(chunk.error))
         ):
-            name = self._observer.event(payload)
+            name = self._observed(payload)
             for choice in choices or ():
                 self._hear(choice, _counted)
             return name
-        self._hear(choices[0], self._observer.generated.add)
+        self._hear(choices[0], self._uncounted.append)
         literal = bytes(chunk.model)
         return literal if literal.startswith(b'"') else b""
 
@@ -281,10 +297,10 @@ class ResponsesListener(Listener):
         try:
             event = _responses_event(payload)
         except NOT_JSON:
-            return self._observer.event(payload)
+            return self._observed(payload)
         kind = self._KINDS.get(event.type)
         if kind is not None and event.delta is not None:
-            self._observer.generated.add(event.delta)
+            self._uncounted.append(event.delta)
             if kind == "content":
                 self._said.append(Said("content", event.delta))
             elif kind == "reasoning":
@@ -293,7 +309,7 @@ class ResponsesListener(Listener):
                 self._calls[event.output_index] = True
                 self._said.append(Said("tool_call", event.delta, event.output_index))
             return b""
-        name = self._observer.event(payload)
+        name = self._observed(payload)
         self._hear(event)
         return name
 
@@ -333,10 +349,10 @@ class MessagesListener(Listener):
         try:
             event = _messages_event(payload)
         except NOT_JSON:
-            return self._observer.event(payload)
+            return self._observed(payload)
         delta = event.delta
         if event.type == "content_block_delta" and delta is not None:
-            self._observer.generated.add(delta.text or delta.thinking or delta.partial_json or "")
+            self._uncounted.append(delta.text or delta.thinking or delta.partial_json or "")
             if delta.text:
                 self._said.append(Said("content", delta.text))
             elif delta.thinking:
@@ -344,7 +360,7 @@ class MessagesListener(Listener):
             elif delta.partial_json and event.index in self._calls:
                 self._said.append(Said("tool_call", delta.partial_json, event.index))
             return b""
-        name = self._observer.event(payload)
+        name = self._observed(payload)
         if event.type == "content_block_start" and event.content_block is not None:
             self._hear_block(event.content_block, event.index)
         elif event.type == "message_delta" and delta is not None and delta.stop_reason:
