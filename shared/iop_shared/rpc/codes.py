@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from urllib.parse import unquote_to_bytes
 
+from h2.errors import ErrorCodes
+
 Metadata = Iterable[tuple[str, str]]
 
 CONTENT_TYPE = "application/grpc"
@@ -105,6 +107,25 @@ def timeout_s(text: str | None) -> float | None:
     if not is_number or unit not in _TIMEOUT_UNITS_S:
         return None
     return int(digits) * _TIMEOUT_UNITS_S[unit]
+
+
+def reset_error(code: int) -> RpcError:
+    """What it means that the peer has reset a call (PROTOCOL-HTTP2.md, "Errors")."""
+    if code == ErrorCodes.CANCEL:
+        return RpcError(StatusCode.CANCELLED, "the peer cancelled the call")
+    if code == ErrorCodes.REFUSED_STREAM:
+        return RpcError(StatusCode.UNAVAILABLE, "the peer refused the call")
+    if code == ErrorCodes.ENHANCE_YOUR_CALM:
+        return RpcError(StatusCode.RESOURCE_EXHAUSTED, "the peer asks for calm")
+    return RpcError(StatusCode.INTERNAL, f"the peer reset the call: {http2_name(code)}")
+
+
+def http2_name(code: int) -> str:
+    """An error code of HTTP/2 in words."""
+    try:
+        return ErrorCodes(code).name
+    except ValueError:
+        return f"HTTP/2 error {code}"
 
 
 def _is_metadata(header: tuple[str, str]) -> bool:

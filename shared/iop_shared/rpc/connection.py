@@ -3,6 +3,9 @@
 It decides what a peer may make it hold: headers and frames within a length, a bounded number of
 bytes that wait for a peer which does not read, and for so long. Which calls there are is the
 client's or the server's to say.
+
+It is longer than a room should be: what is heard and what is said share the windows and the calls,
+and each frame of a running session is to pass here in one step.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
 from iop_shared.rpc import frames
-from iop_shared.rpc.codes import RpcError, StatusCode
+from iop_shared.rpc.codes import RpcError, StatusCode, http2_name, reset_error
 from iop_shared.rpc.frames import DATA, WINDOW_UPDATE, Broken, FrameReader
 from iop_shared.rpc.patience import BURST, Patience
 from iop_shared.rpc.rules import MAX_BORNE_HEADERS_BYTES, Rules
@@ -294,7 +297,7 @@ class Connection(asyncio.Protocol, ABC):
         if stream_id:
             raise Broken("a goodbye in a call")
         if code:
-            self.close(f"the peer went away: {_named(code)}")
+            self.close(f"the peer went away: {http2_name(code)}")
             return
         self.is_leaving = True
         if self._h2.is_client:
@@ -326,7 +329,8 @@ class Connection(asyncio.Protocol, ABC):
             case StreamReset():
                 if (stream := self.streams.get(event.stream_id)) is not None:
                     self._forget(stream)
-                    stream.closed(_reset_error(event))
+                    error = RpcError(StatusCode.INTERNAL, "the peer spoke after its end")
+                    stream.closed(reset_error(event.error_code) if event.remote_reset else error)
             case RemoteSettingsChanged():
                 self._settings_changed(event)
             case _:
@@ -437,24 +441,3 @@ class Connection(asyncio.Protocol, ABC):
         self.blocked.clear()
         for stream in streams:
             stream.closed(RpcError(StatusCode.UNAVAILABLE, reason))
-
-
-def _reset_error(event: StreamReset) -> RpcError:
-    """What a reset means (PROTOCOL-HTTP2.md, "Errors")."""
-    if not event.remote_reset:
-        return RpcError(StatusCode.INTERNAL, "the peer spoke after its end")
-    code = event.error_code
-    if code == ErrorCodes.CANCEL:
-        return RpcError(StatusCode.CANCELLED, "the peer cancelled the call")
-    if code == ErrorCodes.REFUSED_STREAM:
-        return RpcError(StatusCode.UNAVAILABLE, "the peer refused the call")
-    if code == ErrorCodes.ENHANCE_YOUR_CALM:
-        return RpcError(StatusCode.RESOURCE_EXHAUSTED, "the peer asks for calm")
-    return RpcError(StatusCode.INTERNAL, f"the peer reset the call: {_named(code)}")
-
-
-def _named(code: int) -> str:
-    try:
-        return ErrorCodes(code).name
-    except ValueError:
-        return f"HTTP/2 error {code}"
