@@ -175,6 +175,14 @@ def test_no_more_is_held_than_the_bound_and_the_piece_that_fills_it():
     assert 0 < gate.report().longest_hold_chars <= 105
 
 
+@pytest.mark.req("GATE-3", "GATE-4")
+def test_text_under_suspicion_is_held_also_where_a_call_comes_with_it_that_is_not():
+    gate = gate_of(options(request=0))
+    together = [content("A verse of it. " + LOOP + LOOP[:30]), call("{}")]
+    assert gate.take(together, 0.0) == []
+    assert gate.expire(5.0) == together
+
+
 @pytest.mark.req("GATE-7")
 def test_a_lost_node_is_replayed_while_nothing_was_released_and_continued_after():
     gate = gate_of()

@@ -100,3 +100,13 @@ def test_the_distant_past_knows_how_far_back_it_was_and_forgets_what_is_too_far(
             lags.add(distant.lag)
         assert lags - {0, 11000} == ({lag} if lag else set())
         assert len(distant._at_of) <= 513
+
+
+@pytest.mark.req("GATE-4")
+def test_what_is_distant_by_a_character_is_known_and_what_is_nearer_is_not() -> None:
+    text = "".join(chr(0x4E00 + at) for at in range(300)) * 2
+    for nearest, lag in ((299, 300), (300, 0)):
+        distant = DistantPast()
+        for at in range(2 * GRAM, len(text), GRAM):
+            distant.read(text[at - 2 * GRAM : at], at, nearest)
+        assert distant.lag == lag

@@ -1,8 +1,8 @@
 """What a caller has been told by events that passed: where a stream of each protocol goes on.
 
 One event is one of an upstream, or all those that one event of a run is told by. Text is most of a
-stream, so nothing in it is looked at beyond what it says. An answer in
-which a tool call has passed never goes on, so calls are not kept.
+stream, so nothing in it is looked at beyond what it says. An answer in which a tool call has passed
+never goes on, so calls are not kept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ T = TypeVar("T")
 _NOTHING = Raw()
 _TEXT = ("content", "reasoning")
 _MOST_UNREAD = 16
+_MOST_UNREAD_BYTES = 64 * 1024
+"""What a chat begins with is kept as it came, so much of it."""
 
 
 class _Delta(Struct):
@@ -56,7 +58,7 @@ class ToldChat:
         self._unread.append(raw)
         # Nearly every answer is told to its end by its own bytes, so nothing is read before that.
         self.is_settled = bool(piece.said) and b'"id"' in raw
-        if len(self._unread) > _MOST_UNREAD:
+        if len(self._unread) > _MOST_UNREAD or len(raw) > _MOST_UNREAD_BYTES:
             self._read()
 
     def renderer(self) -> ChatStream:

@@ -24,7 +24,9 @@ from tests.edge.serve.dialect.gated.rig import (
     joined,
     read_first,
     read_later,
+    relayed_reader,
     thought,
+    upstream,
     work_for,
 )
 
@@ -110,6 +112,49 @@ def test_a_whole_answer_is_one_of_both_attempts(
     assert told.content == joined(spoken, "content")
     assert told.reasoning == joined(spoken, "reasoning")
     assert told.finish == "length"
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize("silence", [0, 3, 40])
+def test_a_chat_goes_on_under_the_id_that_it_was_told_however_late(silence: int) -> None:
+    work = work_for("chat")
+    stitch = work.stitch()
+    silent = [
+        Piece((), b'data: {"model":"mine","choices":[]}\n\n'),
+        Piece((), b'data: {"id":"up_1","model":"mine","choices":[]}\n\n'),
+    ]
+    begun = read_first(work, "chat", "tunnel", [content("Well, ")])
+    assert [bool(piece.said) for piece in begun] == [False, True]
+    later = read_later(work, "chat", "tunnel", [content("yes."), finish()])
+    pieces = [*silent * silence, begun[0], *silent * silence, begun[1], *silent, *later]
+    answer = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
+    events = [event for event in events_of(answer) if event != "[DONE]" and event["choices"]]
+    assert {event["id"] for event in events} == {"up_1"}
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Well, yes."
+    assert sum("role" in delta for delta in deltas) == 1
+
+
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize("first_path", PATHS)
+@pytest.mark.parametrize("surface", SURFACES)
+@settings(max_examples=25, deadline=None)
+@given(first=SPOKEN, second=SPOKEN, cut=st.integers(0, 40))
+def test_an_answer_goes_on_from_events_that_came_together(
+    surface: Surface, first_path: str, first: list[Said], second: list[Said], cut: int
+) -> None:
+    work = work_for(surface)
+    events = upstream(surface, True, first)[:cut]
+    released = relayed_reader(work, is_first=True).feed(b"".join(events))
+    later = read_later(work, surface, first_path, [*second, finish()])
+    stitch = work.stitch()
+    answer = b"".join([*map(stitch.write, [*released, *later]), stitch.end(USAGE)])
+    assert answer.startswith(b"".join(piece.raw or b"" for piece in released))
+    told = heard(surface, True, answer)
+    spoken = [said for piece in released for said in piece.said] + second
+    assert told.content == joined(spoken, "content")
+    assert told.reasoning == joined(spoken, "reasoning")
+    assert told.id == "up_1" or not released
 
 
 CALLED = (
