@@ -38,6 +38,7 @@ from iop_edge.serve.http.head_rules import (
 from iop_edge.serve.http.refusal import refusal_bytes
 from iop_edge.serve.http.request import Handler, Request
 from iop_edge.serve.http.untaken import untaken_bytes
+from iop_shared.cork import Cork, CorkedTransport
 from iop_shared.errors import Code, Fault
 
 KEEP_ALIVE_S = 75.0
@@ -70,6 +71,7 @@ class ConnectionOwner(Protocol):
     handler: Handler
     cancels_when_caller_leaves: bool
     is_stopping: bool
+    cork: Cork
     connections: set[Connection]
     """Those that are open, or whose handler has not ended."""
 
@@ -105,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._write_timeout_s = owner.limits.write_timeout_ms / 1000
         self._parser = httptools.HttpRequestParser(self)
         self._deadline = Deadline(loop, self._on_deadline)
-        self._transport: asyncio.Transport
+        self._transport: CorkedTransport
         self.write: Callable[[bytes], None]
 
         # What is being read: a head, then the body of `_incoming`.
@@ -145,8 +147,8 @@ class Connection(asyncio.Protocol):
     # --- connection -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
-        self._transport = transport
-        self.write = transport.write
+        self._transport = CorkedTransport(transport, self._owner.cork)
+        self.write = self._transport.write
         if self._owner.is_stopping:
             # It was accepted before, and may have shaken hands since.
             transport.abort()
