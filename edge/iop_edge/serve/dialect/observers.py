@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.chat_chunk import plain_chunk
 from iop_edge.serve.dialect.generated import GeneratedText
 from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_shared.errors import Code, Fault
@@ -159,6 +160,20 @@ class ChatObserver:
         self.is_ended = self.has_failed = False
 
     def event(self, payload: bytes) -> bytes:
+        try:
+            chunk = plain_chunk(payload)
+        except NOT_JSON:
+            return self.other_event(payload)
+        delta = chunk.choices[0].delta
+        if delta.content:
+            self.generated.add(delta.content)
+        if delta.reasoning_content or delta.reasoning:
+            # Some servers send the same text under both names.
+            self.generated.add(delta.reasoning_content or delta.reasoning or "")
+        return name_in(chunk.model)
+
+    def other_event(self, payload: bytes) -> bytes:
+        """`event` for what is no plain chunk."""
         if payload.startswith(b"[") and payload.strip() == b"[DONE]":
             self.is_ended = True
             return b""
@@ -178,14 +193,14 @@ class ChatObserver:
         self.usage = with_usage(self.usage, head.usage)
         if self.usage.output_tokens is None:
             self.generated.add_body(body)
-        return _name_in(head.model)
+        return name_in(head.model)
 
     def _seen(self, head: _Head) -> bytes:
         if head.usage is not _NOTHING:
             self.usage = with_usage(self.usage, head.usage)
         if head.error is not _NOTHING and _is_given(head.error):
             self.is_ended = self.has_failed = True
-        return _name_in(head.model)
+        return name_in(head.model)
 
     def _add(self, delta: _Delta) -> None:
         add = self.generated.add
@@ -249,14 +264,14 @@ class ResponsesObserver:
             return b""
         head = _read_head(bytes(event.response))
         self.usage = with_usage(self.usage, head.usage)
-        return _name_in(head.model)
+        return name_in(head.model)
 
     def whole(self, body: bytes) -> bytes:
         head = _read_body(body, "output")
         self.usage = with_usage(self.usage, head.usage)
         if self.usage.output_tokens is None:
             self.generated.add_body(body)
-        return _name_in(head.model)
+        return name_in(head.model)
 
 
 class MessagesObserver:
@@ -305,14 +320,14 @@ class MessagesObserver:
             return b""
         head = _read_head(bytes(event.message))
         self._first_usage = with_usage(self._first_usage, head.usage)
-        return _name_in(head.model)
+        return name_in(head.model)
 
     def whole(self, body: bytes) -> bytes:
         head = _read_body(body, "content", "input_tokens")
         self._last_usage = with_usage(self._last_usage, head.usage)
         if self.usage.output_tokens is None:
             self.generated.add_body(body)
-        return _name_in(head.model)
+        return name_in(head.model)
 
     def _unusual_event(self, payload: bytes) -> _MessagesEvent:
         try:
@@ -384,7 +399,8 @@ def _text_in(raw: Raw) -> str:
         return ""
 
 
-def _name_in(raw: Raw) -> bytes:
+def name_in(raw: Raw) -> bytes:
+    """The literal of a model's name; nothing where there is none."""
     literal = bytes(raw)
     return literal if literal.startswith(b'"') else b""
 
