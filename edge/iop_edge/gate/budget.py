@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 from msgspec import Struct
 
 from iop_edge.gate.evidence import Recorded
 from iop_edge.gate.options import GateOptions
-from iop_edge.gate.report import Refusal, Strategy
+from iop_edge.gate.report import STRATEGIES, Refusal, Strategy
 
 _TEMPERATURES = (0.2, 0.4, 0.6)
 
@@ -34,7 +33,7 @@ class Budget:
 
     def __init__(self, options: GateOptions) -> None:
         self._options = options
-        self._spent: dict[Strategy, int] = dict.fromkeys(get_args(Strategy), 0)
+        self._spent: dict[Strategy, int] = dict.fromkeys(STRATEGIES, 0)
 
     @property
     def spent(self) -> int:

@@ -10,7 +10,7 @@ are those of the request's start (REF-11).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -65,6 +65,7 @@ Effect = Piece | Repair | Fail
 
 class Gate:
     """See the module. `key` makes fingerprints of one process comparable, and of no other.
+    `request` tells what was asked, and is called where it is to be rebuilt.
 
     Call `begin` for each attempt, then `take` for what arrives, and `end` or `failed` once;
     `expire` at `deadline`. Times are seconds of one clock that never goes back.
@@ -73,7 +74,7 @@ class Gate:
     def __init__(
         self,
         options: GateOptions,
-        request: Request,
+        request: Callable[[], Request],
         tool_schemas: Mapping[str, bytes],
         *,
         key: bytes,
@@ -111,37 +112,37 @@ class Gate:
         self._is_over = self.has_ended = False
         self.deadline = None
 
-    def take(self, pieces: Sequence[Piece], now: float) -> list[Effect]:
+    def take(self, pieces: Sequence[Piece], now: float) -> Sequence[Effect]:
         """The next pieces of the attempt's answer, which came together."""
         if self._is_over:
-            return []
+            return ()
         reading = self._reading
         released = self._released(reading.take(pieces, now))
         if reading.hold.waiting or self.deadline is not None:
             self.deadline = reading.deadline
             self._ledger.held(reading.hold.chars)
-        return released + self._on_repetitions() if reading.repetitions else released
+        return [*released, *self._on_repetitions()] if reading.repetitions else released
 
-    def expire(self, now: float) -> list[Effect]:
+    def expire(self, now: float) -> Sequence[Effect]:
         """Let go what a filter has held for as long as it may."""
         if self._is_over:
-            return []
+            return ()
         released = self._released(self._reading.expire(now))
         self.deadline = self._reading.deadline
         return released
 
-    def end(self, now: float, *, has_failed: bool = False) -> list[Effect]:
+    def end(self, now: float, *, has_failed: bool = False) -> Sequence[Effect]:
         """The attempt's answer is complete. Without a repair or a failure among the effects, so is
         the run's. `has_failed`: by an error that the upstream told at its end, which is passed on
         with all that came before it (GATE-7)."""
         if self._is_over:
-            return []
+            return ()
         reading = self._reading
         effects = self._released(reading.end(now))
         if reading.repetitions:
             stop = self._on_repetitions()
             if stop:
-                return effects + stop
+                return [*effects, *stop]
         self._close_attempt()
         wrong = None if has_failed else reading.verdict()
         rest = reading.rest()
@@ -156,12 +157,12 @@ class Gate:
                 self._unrepaired = rest
                 return [*effects, step]
         self.has_ended = True
-        return effects + self._released(rest)
+        return [*effects, *self._released(rest)]
 
-    def failed(self, fault: Fault) -> list[Effect]:
+    def failed(self, fault: Fault) -> Sequence[Effect]:
         """The attempt ended with this fault. What it held is dropped."""
         if self._is_over:
-            return []
+            return ()
         self._close_attempt()
         self.saw_error()
         cause = _CUT.get(fault.code)
@@ -180,7 +181,7 @@ class Gate:
         """An upstream answered with an error of its own, which is passed on (GATE-7)."""
         self._ledger.saw("provider_error", 1)
 
-    def not_begun(self, refusal: Refusal) -> list[Effect]:
+    def not_begun(self, refusal: Refusal) -> Sequence[Effect]:
         """The last repair was refused a provider, or by the provider that it got, before anything
         of an answer came.
 
@@ -204,16 +205,15 @@ class Gate:
             key=self._key,
         )
 
-    def _released(self, pieces: Sequence[Piece]) -> list[Effect]:
+    def _released(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         if pieces:
             self.has_released = True
             # What a schema repair was to replace cannot follow what came of the repair.
             self._unrepaired = ()
-        for piece in pieces:
-            self._recorder.add(piece.said)
-        return list(pieces)
+            self._recorder.add(pieces)
+        return pieces
 
-    def _without_repair(self, fault: Fault) -> list[Effect]:
+    def _without_repair(self, fault: Fault) -> Sequence[Effect]:
         """How the run ends where nothing is left to repair it with: with this fault, or with the
         tool calls that a repair was to replace, if nothing of that has been released."""
         if not self._unrepaired:
@@ -229,14 +229,14 @@ class Gate:
         self._ledger.saw("schema_gate", reading.call_count)
         self._ledger.trimmed(reading.trimmed_chars)
 
-    def _on_repetitions(self) -> list[Effect]:
+    def _on_repetitions(self) -> Sequence[Effect]:
         """Something repeats: note it; and where the filter blocks, stop the attempt. Empty where
         it goes on."""
         found, self._reading.repetitions = self._reading.repetitions, []
         for one in found:
             self._ledger.repetition(one.channel, one.loop, one.offset)
         if not found[0].is_blocking:
-            return []
+            return ()
         self._close_attempt()
         fault = Fault(Code.UPSTREAM_INVALID, "the model repeats itself, and was not set right")
         step = self._step("continuation_repair", "repetition", fault, CONTINUE)
@@ -253,7 +253,7 @@ class Gate:
         room: Room | Refusal = Room(None)
         if refusal is None and directive is not None:
             window = self._options.context_window_tokens
-            room = room_for(self._request, window, recorded, directive)
+            room = room_for(self._request(), window, recorded, directive)
             refusal = None if isinstance(room, Room) else room
         self._ledger.recovery(strategy, cause, self._recorder.chars, refusal)
         if refusal is not None or not isinstance(room, Room):

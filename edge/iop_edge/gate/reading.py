@@ -41,30 +41,28 @@ class Repetition(Struct, frozen=True):
     is_blocking: bool
 
 
-class _Watch:
-    """One channel's guard, which has read the end of what earlier attempts released. Offsets are
-    in characters of this attempt."""
-
-    __slots__ = ("_history_chars", "end", "guard")
+class _Watch(RepeatGuard):
+    """One channel's guard, which has read the end of what earlier attempts released."""
 
     def __init__(self, bound_runes: int, history: str, key: bytes) -> None:
-        self.guard = RepeatGuard(bound_runes, key=key)
+        super().__init__(bound_runes, key=key)
         self._history_chars = 0
-        self.end = 0
         if history:
             history = history[-_HISTORY_BOUNDS * bound_runes :]
-            if self.guard.feed(history) is None:
+            if self.feed(history) is None:
                 self._history_chars = len(history)
             else:
                 # What the caller has read already is no finding of this attempt.
-                self.guard = RepeatGuard(bound_runes, key=key)
+                super().__init__(bound_runes, key=key)
 
     @property
-    def cleared(self) -> int:
-        return self.end if self.guard.is_done else self.guard.cleared - self._history_chars
+    def end(self) -> int:
+        """Characters of this attempt that it has read."""
+        return self.seen - self._history_chars
 
-    def offset_of(self, loop: Loop) -> int:
-        return max(0, loop.kept - self._history_chars)
+    def offset_of(self, place: int) -> int:
+        """Where that is in what this attempt says; what lies before that is at its beginning."""
+        return max(0, place - self._history_chars)
 
 
 class Reading:
@@ -131,19 +129,26 @@ class Reading:
         was cut."""
         if self._seams:
             pieces = self._after_seams(pieces)
-        may_go = True
+        # What is not cleared is held: while nothing is, all that was read before is cleared.
+        may_go = not self.hold.waiting
         for piece in pieces:
             for said in piece.said:
                 kind = said.kind
                 if kind == "content" or kind == "reasoning":
-                    may_go = self._is_clear(kind, said.text) and may_go
+                    if self._bound_runes:
+                        watch = self._watches.get(kind) or self._watch(kind)
+                        loop = watch.feed(said.text)
+                        if loop is not None:
+                            at = watch.offset_of(loop.kept)
+                            self.repetitions.append(Repetition(kind, loop, at, self._is_blocking))
+                        if watch.suspects and self._is_blocking:
+                            may_go = False
                 elif kind == "tool_call":
                     self._calls.add(said)
                     may_go = may_go and not self._holds_calls
                 elif kind == "finish":
                     self._is_cut_short = said.text in _CUT_SHORT
-        # What is not cleared is held: while nothing is, all that was read before is cleared.
-        return pieces if may_go and not self.hold.waiting else self._hold_back(pieces, now)
+        return pieces if may_go else self._hold_back(pieces, now)
 
     def expire(self, now: float) -> Sequence[Piece]:
         """What has been held for as long as it may."""
@@ -195,18 +200,6 @@ class Reading:
             self._cleared("content", content_end), self._cleared("reasoning", reasoning_end)
         )
 
-    def _is_clear(self, channel: Channel, text: str) -> bool:
-        """Let the guard read on; say whether nothing that it has read is held back for it."""
-        if not self._bound_runes:
-            return True
-        watch = self._watches.get(channel) or self._watch(channel)
-        watch.end += len(text)
-        loop = watch.guard.feed(text)
-        if loop is not None:
-            offset = watch.offset_of(loop)
-            self.repetitions.append(Repetition(channel, loop, offset, self._is_blocking))
-        return not self._is_blocking or (loop is None and not watch.guard.suspects)
-
     def _watch(self, channel: Channel) -> _Watch:
         told = self._told.content if channel == "content" else self._told.reasoning
         watch = self._watches[channel] = _Watch(self._bound_runes, told, self._key)
@@ -218,7 +211,9 @@ class Reading:
 
     def _cleared(self, channel: Channel, end: int) -> int:
         watch = self._watches.get(channel)
-        return watch.cleared if watch is not None and self._is_blocking else end
+        if watch is None or watch.is_done or not self._is_blocking:
+            return end
+        return watch.offset_of(watch.cleared)
 
     def _after_seams(self, pieces: Sequence[Piece]) -> list[Piece]:
         trimmed = (

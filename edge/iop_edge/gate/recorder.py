@@ -6,9 +6,9 @@ read once for each recovery, and what anybody else is told of it are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from iop_edge.gate.evidence import Recorded, Said, joined
+from iop_edge.gate.evidence import Piece, Recorded, Said, joined
 
 _UNREAD = 64
 """What was released last is looked at together, and joined: a short string takes many times its
@@ -35,9 +35,10 @@ class Recorder:
     def __repr__(self) -> str:
         return f"Recorder({self.chars} characters)"
 
-    def add(self, said: Sequence[Said]) -> None:
+    def add(self, pieces: Iterable[Piece]) -> None:
         """All this has been released."""
-        self._unread += said
+        for piece in pieces:
+            self._unread += piece.said
         if len(self._unread) >= _UNREAD:
             self._read()
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from iop_edge.gate.distant import GRAM as DISTANT_GRAM
 from iop_edge.gate.distant import DistantPast
 from iop_edge.gate.fingerprint import fingerprint
 from iop_edge.gate.numbering import Numbering
@@ -71,6 +70,7 @@ class RepeatGuard:
         self._bound = bound_runes
         self._key = key
         self._reach = max(_SHORTEST_PAST, min(_PAST_BOUNDS * bound_runes, _LONGEST_PAST))
+        self._longest_past = self._reach + _SLICE
         self._numbering = Numbering()
         self._past = ""
         self._past_begins = 0
@@ -78,9 +78,11 @@ class RepeatGuard:
         self._at = 0  # How far the text was followed.
         self._stretch: Stretch | None = None
         self._held_from: int | None = None
-        self._distant = DistantPast()
+        self._distant = DistantPast(self._reach)
         self._distant_held_from: int | None = None
         self._loop: Loop | None = None
+        self.suspects = False
+        """Something is under suspicion, or is a loop."""
 
     def __repr__(self) -> str:
         return f"RepeatGuard(seen={self._seen}, cleared={self.cleared}, loop={self._loop!r})"
@@ -104,18 +106,14 @@ class RepeatGuard:
         return self._seen if held_from is None else max(held_from, self._seen - self._bound)
 
     @property
-    def suspects(self) -> bool:
-        """Something is under suspicion."""
-        return self._held_from is not None or self._distant_held_from is not None
-
-    @property
     def is_done(self) -> bool:
         """A loop was found."""
         return self._loop is not None
 
     def feed(self, text: str) -> Loop | None:
-        """The loop as soon as it is certain. After that the guard is done and takes nothing in."""
+        """The loop as soon as it is certain. After that the guard is done, and counts alone."""
         if self._loop is not None:
+            self._seen += len(text)
             return None
         if len(text) > _SLICE:
             for begin in range(0, len(text), _SLICE):
@@ -128,29 +126,56 @@ class RepeatGuard:
         past += text  # With no other reference to it the past grows in place.
         self._past = past
         self._seen = seen = self._seen + len(text)
-        begins, reach = self._past_begins, self._reach
-        for at in range(self._at + _STEP, seen + 1, _STEP):
-            self._at = at
-            here = at - begins
-            if self._stretch is not None:
-                loop = self._follow(self._stretch, here)
-                if loop is not None:
-                    return loop
-            elif here >= _GRAM:
-                # What most pieces of most texts come to: `_lag` without a call.
-                least = here - reach if here > reach else 0
-                before = past.rfind(past[here - _GRAM : here], least, here - 1)
-                if before >= 0:
-                    self._begin(here, here - _GRAM - before)
-            if not at % DISTANT_GRAM and at > DISTANT_GRAM:
-                loop = self._judge_distant(here)
-                if loop is not None:
-                    return loop
-        if len(past) > reach + _SLICE:
-            forgotten = len(past) - reach - _GRAM - _STEP
-            self._past = past[forgotten:]
-            self._past_begins += forgotten
-        return None
+        if self._stretch is not None or seen >= self._distant.due or self._finds_one(seen):
+            self._go_on()
+        if seen - self._past_begins > self._longest_past:
+            self._forget()
+        return self._loop
+
+    def _go_on(self) -> None:
+        """Follow the text to its end, or until it is a loop."""
+        distant, seen = self._distant, self._seen
+        while seen - self._at >= _STEP and self._loop is None:
+            if self._stretch is None:
+                self._finds_one(min(distant.due, seen))
+            else:
+                self._at += _STEP
+                self._follow(self._stretch, self._at - self._past_begins)
+            if self._at == distant.due and self._loop is None:
+                self._judge_distant()
+        self.suspects = (
+            self._held_from is not None
+            or self._distant_held_from is not None
+            or self._loop is not None
+        )
+
+    def _forget(self) -> None:
+        """Let go of the text that is not of the recent past any more."""
+        forgotten = len(self._past) - self._reach - _GRAM - _STEP
+        self._distant.remember(self._past, self._past_begins, self._at)
+        self._past = self._past[forgotten:]
+        self._past_begins += forgotten
+
+    def _finds_one(self, until: int) -> bool:
+        """Go on, at most to `until`, to where the last characters stood in the past already."""
+        past, begins, reach = self._past, self._past_begins, self._reach
+        here, end = self._at + _STEP - begins, until - begins
+        if here < _GRAM:
+            here = _GRAM
+        while here <= end:
+            least = here - reach if here > reach else 0
+            # What the grams of two steps share says of both that they are new.
+            if past.rfind(past[here - _GRAM + _STEP : here], least, here - 1) < 0:
+                here += 2 * _STEP
+                continue
+            before = past.rfind(past[here - _GRAM : here], least, here - 1)
+            if before >= 0:
+                self._at = here + begins
+                self._begin(here, here - _GRAM - before)
+                return True
+            here += _STEP
+        self._at = until - until % _STEP
+        return False
 
     def _begin(self, here: int, lag: int) -> None:
         """Something repeats, maybe: the last characters stood in the past already."""
@@ -158,57 +183,56 @@ class RepeatGuard:
         missing = self._stretch.missing(self._at, self._past, here)
         self._held_from = self._at if missing <= self._bound else None
 
-    def _follow(self, stretch: Stretch, here: int) -> Loop | None:
+    def _follow(self, stretch: Stretch, here: int) -> None:
         """Ask whether the text goes on like its past."""
         if stretch.gap is None:
             came = self._past[here - _STEP : here]
             before = self._past[here - _STEP - stretch.lag : here - stretch.lag]
             if came == before:
-                return self._judge(stretch, here)
+                self._judge(stretch, here)
+                return
             same = next(at for at in range(_STEP) if came[at] != before[at])
             broke = self._at - _STEP + same
         else:
             broke = stretch.gap
         lag = self._lag(here)
         if lag:
-            return self._turn(stretch, here, lag, broke)
+            self._turn(stretch, here, lag, broke)
+            return
         stretch.gap = broke
         if self._at - broke - _GRAM - _STEP >= stretch.bears(broke) or not stretch.bears(broke):
             self._end()
-        return None
 
-    def _turn(self, stretch: Stretch, here: int, lag: int, broke: int) -> Loop | None:
+    def _turn(self, stretch: Stretch, here: int, lag: int, broke: int) -> None:
         """It goes on, like another place of the past; or what is new ends it, and one begins."""
         since = self._at - self._traced(here, lag)
         new = worth(self._past[broke - self._past_begins : since - self._past_begins])
         if new > stretch.bears(broke):
             self._begin(here, lag)
-            return None
+            return
         stretch.turn(since, lag, new)
-        return self._judge(stretch, here)
+        self._judge(stretch, here)
 
     def _end(self) -> None:
         self._stretch = None
         self._held_from = None
 
-    def _judge(self, stretch: Stretch, here: int) -> Loop | None:
+    def _judge(self, stretch: Stretch, here: int) -> None:
         """Ask whether what repeated so far is a loop, or may become one within the bound."""
         missing = stretch.missing(self._at, self._past, here)
         if missing > self._bound:
             self._held_from = None
         elif self._held_from is None:
             self._held_from = self._at
-        if missing > 0:
-            return None
-        held_from = self._at if self._held_from is None else self._held_from
-        return self._loop_at(
-            stretch.first_ends(held_from), here, stretch.lag, stretch.count(self._at)
-        )
+        if missing <= 0:
+            held_from = self._at if self._held_from is None else self._held_from
+            first_ends = stretch.first_ends(held_from)
+            self._is_loop(first_ends, here, stretch.lag, stretch.count(self._at))
 
-    def _judge_distant(self, here: int) -> Loop | None:
+    def _judge_distant(self) -> None:
         """Ask the same of what is too long for the recent past to hold it."""
-        distant = self._distant
-        distant.read(self._past[here - 2 * DISTANT_GRAM : here], self._at, self._reach)
+        distant, here = self._distant, self._at - self._past_begins
+        distant.read(self._past, self._past_begins)
         missing = self._bound + 1
         if distant.lag:
             of = texture(self._past[max(0, here - distant.lag) : here])
@@ -217,12 +241,11 @@ class RepeatGuard:
             self._distant_held_from = None
         elif self._distant_held_from is None:
             self._distant_held_from = self._at
-        if missing > 0:
-            return None
-        held_from = self._at if self._distant_held_from is None else self._distant_held_from
-        return self._loop_at(held_from, here, distant.lag, 1 + distant.length // distant.lag)
+        if missing <= 0:
+            held_from = self._at if self._distant_held_from is None else self._distant_held_from
+            self._is_loop(held_from, here, distant.lag, 1 + distant.length // distant.lag)
 
-    def _loop_at(self, first_ends: int, here: int, lag: int, count: int) -> Loop:
+    def _is_loop(self, first_ends: int, here: int, lag: int, count: int) -> None:
         unit = self._past[here - min(lag, self._reach) : here]
         self._loop = Loop(
             kept=max(first_ends, self._at - self._bound),
@@ -230,7 +253,6 @@ class RepeatGuard:
             count=count,
             fingerprint=fingerprint(unit, self._key),
         )
-        return self._loop
 
     def _lag(self, here: int) -> int:
         """How far back the last characters stood last; 0 where they are new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -10,6 +10,8 @@ from iop_edge.config.effective import GateEnforcement, GateFilterName
 from iop_edge.gate.evidence import Channel
 
 Strategy = Literal["exact_replay", "continuation_repair", "schema_repair"]
+
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 Cause = Literal["node_lost", "upstream_closed", "repetition", "tool_arguments"]
 """What a recovery answers to (GATE-7)."""

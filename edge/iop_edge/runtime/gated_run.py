@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import structs
@@ -48,6 +49,16 @@ def unrepaired(options: GateOptions, work: GatedWork) -> Unrepaired | None:
     return None
 
 
+def _asked(spec: RunSpec, work: GatedWork) -> Request:
+    return Request(
+        input_floor=spec.demand.input_tokens_floor,
+        asked_output=spec.demand.output_tokens,
+        output_limit=work.output_limit,
+        count_floor=lambda text: estimate_tokens([text]).floor,
+        estimate=lambda text: estimate_tokens([text], spec.chars_per_token).estimate,
+    )
+
+
 def _is_long(pieces: Sequence[Piece]) -> bool:
     if len(pieces) == 1 and pieces[0].raw is not None and len(pieces[0].raw) <= LONG_CHARS:
         return False
@@ -73,7 +84,8 @@ class _Source(Generic[T]):
 
 
 class GatedRun(Run):
-    """One run under the gate, from its spec to its usage record."""
+    """One run under the gate, from its spec to its usage record. What it releases is iterated
+    once, by its answer."""
 
     def __init__(
         self, service: RunService, spec: RunSpec, options: GateOptions, work: GatedWork
@@ -83,19 +95,15 @@ class GatedRun(Run):
         self._request = work
         self._gate = Gate(
             options,
-            Request(
-                input_floor=spec.demand.input_tokens_floor,
-                asked_output=spec.demand.output_tokens,
-                output_limit=work.output_limit,
-                count_floor=lambda text: estimate_tokens([text]).floor,
-                estimate=lambda text: estimate_tokens([text], spec.chars_per_token).estimate,
-            ),
+            partial(_asked, spec, work),
             work.tool_schemas,
             key=service.fingerprint_key,
         )
         self._stitch = work.stitch()
         self._loop = asyncio.get_running_loop()
         self._source: _Source[Any] | None = None
+        self._step: Effect | None = None
+        self._is_told = False
         self._readers: list[Reader] = []
 
     # -- the answer ----------------------------------------------------------------------------
@@ -111,9 +119,7 @@ class GatedRun(Run):
             self._gate.saw_error()
             return self._relayed(head)
         self._begin_reading(head)
-        return Answer(
-            self, 200 if head is None else head.status, self._stitch.headers, self._released()
-        )
+        return Answer(self, 200 if head is None else head.status, self._stitch.headers, self)
 
     async def _head_after(self, fault: Fault) -> ResponseHead | None:
         """The head of the first attempt that gets one, where the first of all has ended so."""
@@ -127,7 +133,7 @@ class GatedRun(Run):
         assert isinstance(step, Fail)
         raise self._cut or step.fault
 
-    def _without_head(self, fault: Fault, *, was_tried: bool) -> list[Effect]:
+    def _without_head(self, fault: Fault, *, was_tried: bool) -> Sequence[Effect]:
         """What follows from a repair that ended with this fault before anything of an answer came.
         `was_tried`: a provider had been found for it."""
         if not was_tried or isinstance(fault, PoolFault):
@@ -136,58 +142,66 @@ class GatedRun(Run):
             return self._gate.failed(fault)
         return self._gate.not_begun("provider_refused")
 
-    async def _released(self) -> AsyncIterator[bytes]:
-        """Everything that the caller reads, over all attempts."""
-        write, gate, now = self._stitch.write, self._gate, self._loop.time
-        effects: list[Effect] = []
-        while True:
-            last = effects[-1] if effects else None
-            if isinstance(last, Piece) and len(effects) == 1:
-                released = write(last)
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """What the caller reads next, over all attempts. By hand, as a relay is."""
+        gate = self._gate
+        while not self._is_told:
+            step = self._step
+            if type(step) is Fail:
+                raise self._cut or step.fault
+            if type(step) is Repair:
+                released = self._write(await self._recover(step))
+            elif gate.has_ended:
+                released = self._end_answer()
+                self._is_told = True
             else:
-                released = b"".join([write(one) for one in effects if isinstance(one, Piece)])
+                released = self._write(await self._read_on())
             if released:
                 self._note_first_byte()
-                yield released
-            if type(last) is Repair:
-                effects = await self._recover(last)
-                continue
-            if type(last) is Fail:
-                raise self._cut or last.fault
-            if gate.has_ended:
-                break
-            source = self._source
-            assert source is not None
-            try:
-                deadline = gate.deadline
-                if deadline is not None and not await source.has_arrived(deadline):
-                    effects = gate.expire(now())
-                    continue
-                arrived = await source.arrival()
-                source.is_over = arrived is None
-                pieces = source.reader.end() if arrived is None else source.reader.feed(arrived)
-                if _is_long(pieces):
-                    # A long text takes long to read, and all other runs would wait for it.
-                    effects = await asyncio.to_thread(gate.take, pieces, now())
-                else:
-                    effects = gate.take(pieces, now()) if pieces else []
-            except Fault as fault:
-                effects = self._broken_off(source, fault)
-            if source.is_over:
-                told = source.reader.told_end
-                effects += gate.end(now(), has_failed=told not in (None, "completed"))
-        rest = self._end_answer()
-        if rest:
-            self._note_first_byte()
-            yield rest
+                return released
+        raise StopAsyncIteration
 
-    def _broken_off(self, source: _Source[Any], fault: Fault) -> list[Effect]:
+    def _write(self, effects: Sequence[Effect]) -> bytes:
+        """What the caller reads of these; a repair or a failure, their last, is the next step."""
+        self._step = last = effects[-1] if effects else None
+        write = self._stitch.write
+        if len(effects) == 1 and isinstance(last, Piece):
+            return write(last)
+        return b"".join([write(one) for one in effects if isinstance(one, Piece)])
+
+    async def _read_on(self) -> Sequence[Effect]:
+        source, gate, now = self._source, self._gate, self._loop.time
+        assert source is not None
+        try:
+            deadline = gate.deadline
+            if deadline is not None and not await source.has_arrived(deadline):
+                return gate.expire(now())
+            arrived = await source.arrival()
+            source.is_over = arrived is None
+            pieces = source.reader.end() if arrived is None else source.reader.feed(arrived)
+            if _is_long(pieces):
+                # A long text takes long to read, and all other runs would wait for it.
+                effects = await asyncio.to_thread(gate.take, pieces, now())
+            else:
+                effects = gate.take(pieces, now()) if pieces else ()
+        except Fault as fault:
+            effects = self._broken_off(source, fault)
+        if source.is_over:
+            told = source.reader.told_end
+            end = gate.end(now(), has_failed=told not in (None, "completed"))
+            return [*effects, *end]
+        return effects
+
+    def _broken_off(self, source: _Source[Any], fault: Fault) -> Sequence[Effect]:
         """What follows from an attempt that ended with this fault. After the end that the answer
         itself has told, none does."""
         if self._cut is not None:
             raise self._cut from None
         source.is_over = True
-        return self._gate.failed(fault) if source.reader.told_end is None else []
+        return self._gate.failed(fault) if source.reader.told_end is None else ()
 
     def _end_answer(self) -> bytes:
         """The run's answer is complete; what is left to be told of it."""
@@ -201,7 +215,7 @@ class GatedRun(Run):
 
     # -- attempts ------------------------------------------------------------------------------
 
-    async def _recover(self, repair: Repair) -> list[Effect]:
+    async def _recover(self, repair: Repair) -> Sequence[Effect]:
         """Begin the next attempt's answer; what follows where there is none."""
         attempts = self._attempts
         try:
@@ -214,7 +228,7 @@ class GatedRun(Run):
             self._gate.saw_error()
             return self._gate.not_begun("provider_refused")
         self._begin_reading(head)
-        return []
+        return ()
 
     async def _begin_again(self, repair: Repair) -> ResponseHead | None:
         self._end_attempt("internal")

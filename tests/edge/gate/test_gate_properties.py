@@ -67,7 +67,7 @@ def test_what_was_released_is_what_the_recorder_holds_and_no_budget_is_overdrawn
     request = Request(
         input_floor=1, asked_output=None, output_limit=None, count_floor=_words, estimate=_words
     )
-    gate = Gate(options, request, {}, key=b"k" * 32)
+    gate = Gate(options, lambda: request, {}, key=b"k" * 32)
     gate.begin(filters)
     told = {"content": "", "reasoning": ""}
     spent: Counter[str] = Counter()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iop_edge.gate.distant import GRAM, DistantPast
+from iop_edge.gate.distant import DistantPast
 from iop_edge.gate.fingerprint import fingerprint
 from iop_edge.gate.numbering import NUMBER, Numbering
 from iop_edge.gate.stretch import worth
@@ -93,10 +93,10 @@ def test_the_distant_past_knows_how_far_back_it_was_and_forgets_what_is_too_far(
     unit = "".join(chr(0x4E00 + at) for at in range(5003))
     for gap, lag in ((0, 5003), (9000, 14003), (20_000, 0)):
         text = unit + "".join(chr(0xAC00 + at % 11000) for at in range(gap)) + unit
-        distant = DistantPast()
+        distant = DistantPast(2000)
         lags = set()
-        for at in range(2 * GRAM, len(text), GRAM):
-            distant.read(text[at - 2 * GRAM : at], at, 2000)
+        while distant.due <= len(text):
+            distant.read(text, 0)
             lags.add(distant.lag)
         assert lags - {0, 11000} == ({lag} if lag else set())
         assert len(distant._at_of) <= 513
@@ -106,7 +106,22 @@ def test_the_distant_past_knows_how_far_back_it_was_and_forgets_what_is_too_far(
 def test_what_is_distant_by_a_character_is_known_and_what_is_nearer_is_not() -> None:
     text = "".join(chr(0x4E00 + at) for at in range(300)) * 2
     for nearest, lag in ((299, 300), (300, 0)):
-        distant = DistantPast()
-        for at in range(2 * GRAM, len(text), GRAM):
-            distant.read(text[at - 2 * GRAM : at], at, nearest)
+        distant = DistantPast(nearest)
+        while distant.due < len(text):
+            distant.read(text, 0)
         assert distant.lag == lag
+
+
+@pytest.mark.req("GATE-4")
+def test_the_distant_past_is_the_same_however_much_text_is_still_at_hand() -> None:
+    text = "".join(chr(0x4E00 + at) for at in range(5003)) * 2
+    whole, last = DistantPast(1000), DistantPast(1000)
+    while whole.due <= len(text):
+        at = whole.due
+        for until in range(at - at % 300, at, 100):
+            last.remember(text[: until + 1], 0, until)
+        begins = at - 300
+        last.read(text[begins : at + 7], begins)
+        whole.read(text, 0)
+        assert (whole.lag, whole.length, whole.due) == (last.lag, last.length, last.due)
+    assert whole.lag == 5003

@@ -219,7 +219,7 @@ class CallerWork:
 
     @property
     def snapshot_bytes(self) -> int:
-        return sum(memoryview(part).nbytes for part in self._parts)
+        return sum([memoryview(part).nbytes for part in self._parts])
 
     def gated_reader(
         self, status: int, headers: HeaderPairs, target: Target, *, is_first: bool
@@ -248,11 +248,11 @@ class CallerWork:
             return WholeStitch(self.run_reader)
         match self._protocol.surface:
             case "responses":
-                return StreamStitch(ToldResponse(self._response_stream()))
+                return StreamStitch(ToldResponse(self._response_stream))
             case "messages":
-                return StreamStitch(ToldMessage(self._message_stream()))
+                return StreamStitch(ToldMessage(self._message_stream))
             case _:
-                return StreamStitch(ToldChat(self._chat_stream(), self._created))
+                return StreamStitch(ToldChat(self._chat_stream, self._created))
 
     def continued(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
 from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from iop_edge.gate.evidence import Said
 from iop_edge.serve.dialect.gated.listeners import (
@@ -83,12 +83,17 @@ class _Message(Struct):
     stop_reason: str | None = None
 
 
+_chat = Decoder(_Chat)
+_response = Decoder(_Response)
+_item = Decoder(_Item)
+_message = Decoder(_Message)
+
 BodySays = Callable[[bytes], tuple[Said, ...]]
 """What a body says; nothing where it is of a form that is not known. Never raises."""
 
 
 def chat_says(body: bytes) -> tuple[Said, ...]:
-    answer = _decoded(body, _Chat)
+    answer = _decoded(body, _chat)
     if answer is None or not answer.choices:
         return ()
     choice = answer.choices[0]
@@ -109,14 +114,14 @@ def chat_says(body: bytes) -> tuple[Said, ...]:
 
 
 def response_says(body: bytes) -> tuple[Said, ...]:
-    answer = _decoded(body, _Response)
+    answer = _decoded(body, _response)
     if answer is None or answer.status not in ("completed", "incomplete"):
         return ()
     reasoning: list[str] = []
     content: list[str] = []
     calls: list[Said] = []
     for index, raw in enumerate(answer.output or ()):
-        item = _decoded(raw, _Item) or _Item()
+        item = _decoded(raw, _item) or _Item()
         parts = [part.text for part in item.content or () if part.type != "refusal"]
         if item.type == "reasoning":
             reasoning += parts or [part.text for part in item.summary or ()]
@@ -132,7 +137,7 @@ def response_says(body: bytes) -> tuple[Said, ...]:
 
 
 def message_says(body: bytes) -> tuple[Said, ...]:
-    answer = _decoded(body, _Message)
+    answer = _decoded(body, _message)
     if answer is None or answer.content is None:
         return ()
     blocks = answer.content
@@ -158,8 +163,8 @@ def _all_of(reasoning: str, content: str, calls: list[Said], finish: str) -> tup
     return (*said, *calls, Said("finish", finish))
 
 
-def _decoded(body: bytes | Raw, kind: type[T]) -> T | None:
+def _decoded(body: bytes | Raw, decoder: Decoder[T]) -> T | None:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoder.decode(body)
     except NOT_JSON:
         return None

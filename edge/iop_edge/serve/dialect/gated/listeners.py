@@ -8,13 +8,14 @@ that a stream mostly consists of are decoded once, here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Raw, Struct
 
 from iop_edge.gate.evidence import Said
 from iop_edge.runtime.work import ReportedUsage
+from iop_edge.serve.dialect.chat_chunk import plain_chunk
 from iop_edge.serve.dialect.generated import GeneratedText
 from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_edge.serve.dialect.observers import (
@@ -22,11 +23,13 @@ from iop_edge.serve.dialect.observers import (
     ChatObserver,
     MessagesObserver,
     ResponsesObserver,
+    name_in,
 )
 
 _NOTHING = Raw()
 _MOST_UNCOUNTED = 64
 _OTHER = Said("other", "")
+_COUNTED = frozenset(("content", "reasoning", "tool_call"))
 
 CHAT_FINISHES: Mapping[str, str] = {
     "stop": "stop", "length": "length", "tool_calls": "tool_calls",
@@ -44,13 +47,14 @@ RESPONSE_FINISHES: Mapping[str, str] = {
 class Listener(ABC):
     """An observer of a stream, in front of the protocol's own one, that tells what was said."""
 
-    __slots__ = ("_begins", "_observer", "_said", "_uncounted")
+    __slots__ = ("_begins", "_counted", "_observer", "_said", "_uncounted")
 
     def __init__(self, observer: AnswerObserver) -> None:
         self._observer = observer
         self._said: list[Said] = []
         self._begins: list[int] = []
-        self._uncounted: list[str] = []
+        self._counted = 0  # How many of these the protocol's own observer has counted.
+        self._uncounted: list[Said] = []
 
     @property
     def model_path(self) -> tuple[str, ...]:
@@ -78,22 +82,27 @@ class Listener(ABC):
 
     def heard(self) -> tuple[tuple[Said, ...], list[int]]:
         """What the events since the last time said, and where in it each of them begins."""
-        heard = tuple(self._said), self._begins
+        heard, begins = tuple(self._said), self._begins
+        self._uncounted += heard[self._counted :]
         self._said.clear()
         self._begins = []
+        self._counted = 0
         if len(self._uncounted) >= _MOST_UNCOUNTED:
             self._count()
-        return heard
+        return heard, begins
 
     def _observed(self, payload: bytes) -> bytes:
         """What the protocol's own observer makes of an event, which counts it, too."""
+        self._uncounted += self._said[self._counted :]
+        self._counted = len(self._said)
         self._count()
         return self._observer.event(payload)
 
     def _count(self) -> None:
         """Texts are counted together, in their order."""
         if self._uncounted:
-            self._observer.generated.add("".join(self._uncounted))
+            texts = [one.name + one.text for one in self._uncounted if one.kind in _COUNTED]
+            self._observer.generated.add("".join(texts))
             self._uncounted.clear()
 
     @abstractmethod
@@ -129,9 +138,6 @@ class _Choice(Struct, gc=False):
 
 
 class _Chunk(Struct, gc=False):
-    model: Raw = _NOTHING
-    usage: Raw = _NOTHING
-    error: Raw = _NOTHING
     choices: list[_Choice] | None = None
 
 
@@ -201,32 +207,37 @@ class ChatListener(Listener):
         self._calls: list[str] = []
 
     def event(self, payload: bytes) -> bytes:
-        self._begins.append(len(self._said))
+        said = self._said
+        self._begins.append(len(said))
         try:
-            chunk = _chunk(payload)
+            chunk = plain_chunk(payload)
         except NOT_JSON:
-            name = self._observed(payload)
+            return self._other_event(payload)
+        choice = chunk.choices[0]
+        delta = choice.delta
+        reasoning = delta.reasoning_content or delta.reasoning
+        if reasoning:
+            said.append(Said("reasoning", reasoning))
+        if delta.content:
+            said.append(Said("content", delta.content))
+        if choice.finish_reason:
+            said.append(Said("finish", CHAT_FINISHES.get(choice.finish_reason, "stop")))
+        return name_in(chunk.model)
+
+    def _other_event(self, payload: bytes) -> bytes:
+        name = self._observed(payload)
+        try:
+            choices = _chunk(payload).choices
+        except NOT_JSON:
             if not payload.startswith(b"["):
                 self._hear_unusual(payload)
-            return name
-        choices = chunk.choices
-        if (
-            choices is None
-            or len(choices) != 1
-            or choices[0].index
-            or (chunk.usage is not _NOTHING and _is_given(chunk.usage))
-            or (chunk.error is not _NOTHING and _is_given(chunk.error))
-        ):
-            name = self._observed(payload)
+        else:
             for choice in choices or ():
-                self._hear(choice, _counted)
-            return name
-        self._hear(choices[0], self._uncounted.append)
-        literal = bytes(chunk.model)
-        return literal if literal.startswith(b'"') else b""
+                self._hear(choice)
+        self._counted = len(self._said)
+        return name
 
-    def _hear(self, choice: _Choice, count: Callable[[str], None]) -> None:
-        """`count` counts what was generated."""
+    def _hear(self, choice: _Choice) -> None:
         delta, said = choice.delta, self._said
         if choice.index:
             said.append(_OTHER)
@@ -235,19 +246,16 @@ class ChatListener(Listener):
             reasoning = delta.reasoning_content or delta.reasoning
             if reasoning:
                 said.append(Said("reasoning", reasoning))
-                count(reasoning)
             if delta.content:
                 said.append(Said("content", delta.content))
-                count(delta.content)
             if delta.refusal:
                 said.append(Said("content", delta.refusal))
-                count(delta.refusal)
             if (delta.function_call is not _NOTHING and _is_given(delta.function_call)) or (
                 delta.audio is not _NOTHING and _is_given(delta.audio)
             ):
                 said.append(_OTHER)
             for call in delta.tool_calls or ():
-                self._hear_call(call, count)
+                self._hear_call(call)
         if choice.finish_reason:
             said.append(Said("finish", CHAT_FINISHES.get(choice.finish_reason, "stop")))
 
@@ -260,7 +268,7 @@ class ChatListener(Listener):
         if choices:
             self._said.append(_OTHER)
 
-    def _hear_call(self, call: _ToolCall, count: Callable[[str], None]) -> None:
+    def _hear_call(self, call: _ToolCall) -> None:
         calls, index = self._calls, call.index
         if index is None:
             # Some servers number no calls; one that has a new id is a new one.
@@ -271,8 +279,6 @@ class ChatListener(Listener):
         function = call.function or _Function()
         name, arguments = function.name or "", function.arguments or ""
         self._said.append(Said("tool_call", arguments, index, call.id or "", name))
-        count(name)
-        count(arguments)
 
 
 class ResponsesListener(Listener):
@@ -300,7 +306,6 @@ class ResponsesListener(Listener):
             return self._observed(payload)
         kind = self._KINDS.get(event.type)
         if kind is not None and event.delta is not None:
-            self._uncounted.append(event.delta)
             if kind == "content":
                 self._said.append(Said("content", event.delta))
             elif kind == "reasoning":
@@ -311,6 +316,7 @@ class ResponsesListener(Listener):
             return b""
         name = self._observed(payload)
         self._hear(event)
+        self._counted = len(self._said)
         return name
 
     def _hear(self, event: _ResponsesEvent) -> None:
@@ -352,12 +358,13 @@ class MessagesListener(Listener):
             return self._observed(payload)
         delta = event.delta
         if event.type == "content_block_delta" and delta is not None:
-            self._uncounted.append(delta.text or delta.thinking or delta.partial_json or "")
             if delta.text:
                 self._said.append(Said("content", delta.text))
             elif delta.thinking:
                 self._said.append(Said("reasoning", delta.thinking))
-            elif delta.partial_json and event.index in self._calls:
+            elif delta.partial_json:
+                if event.index not in self._calls:
+                    return self._observed(payload)
                 self._said.append(Said("tool_call", delta.partial_json, event.index))
             return b""
         name = self._observed(payload)
@@ -365,6 +372,7 @@ class MessagesListener(Listener):
             self._hear_block(event.content_block, event.index)
         elif event.type == "message_delta" and delta is not None and delta.stop_reason:
             self._said.append(Said("finish", MESSAGE_FINISHES.get(delta.stop_reason, "stop")))
+        self._counted = len(self._said)
         return name
 
     def _hear_block(self, block: _Block, index: int) -> None:
@@ -380,10 +388,6 @@ class MessagesListener(Listener):
             self._said.append(Said("reasoning", block.thinking))
         elif block.type not in self._SPOKEN_BLOCKS:
             self._said.append(_OTHER)
-
-
-def _counted(text: str) -> None:
-    """The protocol's own observer has counted it."""
 
 
 def _is_given(raw: Raw) -> bool:

@@ -43,7 +43,7 @@ class Told(Protocol):
         ...
 
     def renderer(self) -> RestRenderer:
-        """What tells the rest."""
+        """What tells the rest. Asked for once."""
         ...
 
 

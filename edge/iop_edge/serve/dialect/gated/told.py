@@ -7,6 +7,7 @@ never goes on, so calls are not kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -45,8 +46,8 @@ class _Chunk(Struct):
 class ToldChat:
     """A chat completion: its id, and whether its role has been told."""
 
-    def __init__(self, renderer: ChatStream, created: int) -> None:
-        self._renderer = renderer
+    def __init__(self, new_renderer: Callable[[], ChatStream], created: int) -> None:
+        self._new_renderer = new_renderer
         self._id: str | None = None
         self._created = created
         self._has_begun = False
@@ -63,9 +64,10 @@ class ToldChat:
 
     def renderer(self) -> ChatStream:
         self._read()
+        renderer = self._new_renderer()
         if self._id is not None or self._has_begun:
-            self._renderer.go_on(self._id, self._created, has_begun=self._has_begun)
-        return self._renderer
+            renderer.go_on(self._id, self._created, has_begun=self._has_begun)
+        return renderer
 
     def _read(self) -> None:
         for raw in self._unread:
@@ -98,8 +100,8 @@ class ToldMessage:
 
     is_settled = False
 
-    def __init__(self, renderer: MessageStream) -> None:
-        self._renderer = renderer
+    def __init__(self, new_renderer: Callable[[], MessageStream]) -> None:
+        self._new_renderer = new_renderer
         self._has_begun = False
         self._blocks = 0
         self._open: str | None = None
@@ -125,9 +127,10 @@ class ToldMessage:
                 self._open = None
 
     def renderer(self) -> MessageStream:
+        renderer = self._new_renderer()
         if self._has_begun:
-            self._renderer.go_on(self._blocks, self._open)
-        return self._renderer
+            renderer.go_on(self._blocks, self._open)
+        return renderer
 
 
 class _Item(Struct):
@@ -151,8 +154,8 @@ class ToldResponse:
 
     is_settled = False
 
-    def __init__(self, renderer: ResponseStream) -> None:
-        self._renderer = renderer
+    def __init__(self, new_renderer: Callable[[], ResponseStream]) -> None:
+        self._new_renderer = new_renderer
         self._head: dict[str, Raw] = {}
         self._items: list[OutputItem] = []
         self._events = 0
@@ -177,9 +180,10 @@ class ToldResponse:
         for told in _events(self._last, _ResponsesEvent):
             if told.sequence_number is not None:
                 self._events = told.sequence_number + 1
+        renderer = self._new_renderer()
         if self._events:
-            self._renderer.go_on(self._head, self._items, self._events)
-        return self._renderer
+            renderer.go_on(self._head, self._items, self._events)
+        return renderer
 
     def _look_at(self, told: _ResponsesEvent) -> None:
         self._count(told)

@@ -72,7 +72,7 @@ def test_a_loop_is_cut_at_the_same_character_however_many_events_come_at_once(
     def read(at_once: int) -> tuple[Heard, Repair, int]:
         """What the caller reads, the repair, and the most that was held."""
         work = work_for(surface)
-        gate = Gate(OPTIONS, REQUEST, {}, key=b"k" * 32)
+        gate = Gate(OPTIONS, lambda: REQUEST, {}, key=b"k" * 32)
         gate.begin((GUARD,))
         reader, stitch = relayed_reader(work, is_first=True), work.stitch()
         effects: list[Effect] = []
@@ -100,7 +100,7 @@ def test_events_that_came_together_are_held_and_let_go_one_by_one(surface: Surfa
     texts = [*(LOOP + LOOP).replace(" ", " |").split("|"), "Or ", "so ", "he ", "said."]
     events = upstream(surface, True, [*map(content, texts), finish()])
     cut = next(at for at, event in enumerate(events) if b'"Or "' in event)
-    gate = Gate(OPTIONS, REQUEST, {}, key=b"k" * 32)
+    gate = Gate(OPTIONS, lambda: REQUEST, {}, key=b"k" * 32)
     gate.begin((GUARD,))
     reader = relayed_reader(work_for(surface), is_first=True)
     first = gate.take(reader.feed(b"".join(events[:cut])), 1.0)
@@ -134,7 +134,7 @@ def test_an_answer_outlives_two_attempts_that_break_off(
     calls: bool,
 ) -> None:
     work = work_for(surface, is_stream)
-    gate = Gate(OPTIONS, REQUEST, {}, key=b"k" * 32)
+    gate = Gate(OPTIONS, lambda: REQUEST, {}, key=b"k" * 32)
     stitch = work.stitch()
     written: list[bytes] = []
     released: list[Said] = []
