@@ -19,8 +19,7 @@ MAX_HELD_BYTES = 64 * 1024
 class Cork:
     """Shared by connections of one loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._holding: list[CorkedTransport] = []
 
     def __repr__(self) -> str:
@@ -29,7 +28,7 @@ class Cork:
     def hold(self, transport: CorkedTransport) -> None:
         """Flush it at the end of this turn."""
         if not self._holding:
-            self._loop.call_soon(self._release)
+            asyncio.get_running_loop().call_soon(self._release)
         self._holding.append(transport)
 
     def _release(self) -> None:

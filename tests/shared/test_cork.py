@@ -45,7 +45,7 @@ class _Transport(asyncio.Transport):
 
 
 def _corked() -> tuple[_Transport, CorkedTransport, Cork]:
-    cork = Cork(asyncio.get_running_loop())
+    cork = Cork()
     transport = _Transport()
     return transport, CorkedTransport(transport, cork), cork
 
@@ -63,7 +63,7 @@ async def test_what_a_turn_writes_leaves_at_its_end_in_one_piece() -> None:
 
 
 async def test_all_connections_of_a_cork_write_in_the_same_turn_and_in_their_order() -> None:
-    cork = Cork(asyncio.get_running_loop())
+    cork = Cork()
     order: list[str] = []
 
     class Named(_Transport):
@@ -84,7 +84,7 @@ async def test_all_connections_of_a_cork_write_in_the_same_turn_and_in_their_ord
 
 
 async def test_what_is_written_in_the_turn_of_a_flush_waits_for_the_next() -> None:
-    cork = Cork(asyncio.get_running_loop())
+    cork = Cork()
     transport = _Transport()
     later = CorkedTransport(transport, cork)
 

@@ -52,7 +52,7 @@ class HttpListener:
         self.cancels_when_caller_leaves = cancels_when_caller_leaves
         self.handler = handler
         self.is_stopping = False
-        self.cork: Cork
+        self.cork = Cork()
         self.connections: set[Connection] = set()
         """Those that are open, or whose handler has not ended."""
         self._given = address
@@ -84,7 +84,6 @@ class HttpListener:
     async def start(self) -> None:
         """Listen. Raises ListenError, which names the address or the TLS file; nothing is left."""
         loop = asyncio.get_running_loop()
-        self.cork = Cork(loop)
         context = None if self._tls is None else tls_context(self._tls)
         if isinstance(self._given, str):
             self._sockets = addresses.bind(self._given, unix_mode=self._unix_mode)

@@ -22,6 +22,7 @@ from iop_node.adapters.http1.connection import Connection
 from iop_node.adapters.http1.dial import dial
 from iop_node.adapters.http1.endpoint import Origin
 from iop_node.adapters.http1.reader import closed
+from iop_shared.cork import Cork
 
 KEEPALIVE_S = 4.0
 SETTLE_S = 0.25
@@ -49,6 +50,7 @@ class ConnectionPool:
         self._allow_link_local = allow_link_local
         self._idle: dict[Origin, _Idle] = {}
         self._open: set[Connection] = set()
+        self.cork = Cork()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
