@@ -10,6 +10,7 @@ It decides when bytes leave, by one turn at most, and never what they are or who
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sized
 from typing import Any
 
 MAX_HELD_BYTES = 64 * 1024
@@ -17,9 +18,11 @@ MAX_HELD_BYTES = 64 * 1024
 
 
 class Cork:
-    """Shared by connections of one loop."""
+    """Shared by connections of one loop. While `connections` are fewer than two it holds nothing:
+    a connection that is alone would wait for nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Sized) -> None:
+        self.connections = connections
         self._holding: list[CorkedTransport] = []
 
     def __repr__(self) -> str:
@@ -55,6 +58,9 @@ class CorkedTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         held = self._held
         if not held:
+            if len(self._cork.connections) < 2:
+                self._transport.write(data)
+                return
             self._cork.hold(self)
         held.append(bytes(data))
         self._held_bytes += len(data)

@@ -7,6 +7,8 @@ import pytest
 
 from iop_shared.cork import MAX_HELD_BYTES, Cork, CorkedTransport
 
+MANY = range(2)
+
 
 class _Transport(asyncio.Transport):
     """Keeps what is done to it."""
@@ -45,7 +47,7 @@ class _Transport(asyncio.Transport):
 
 
 def _corked() -> tuple[_Transport, CorkedTransport, Cork]:
-    cork = Cork()
+    cork = Cork(MANY)
     transport = _Transport()
     return transport, CorkedTransport(transport, cork), cork
 
@@ -63,7 +65,7 @@ async def test_what_a_turn_writes_leaves_at_its_end_in_one_piece() -> None:
 
 
 async def test_all_connections_of_a_cork_write_in_the_same_turn_and_in_their_order() -> None:
-    cork = Cork()
+    cork = Cork(MANY)
     order: list[str] = []
 
     class Named(_Transport):
@@ -84,7 +86,7 @@ async def test_all_connections_of_a_cork_write_in_the_same_turn_and_in_their_ord
 
 
 async def test_what_is_written_in_the_turn_of_a_flush_waits_for_the_next() -> None:
-    cork = Cork()
+    cork = Cork(MANY)
     transport = _Transport()
     later = CorkedTransport(transport, cork)
 
@@ -107,6 +109,21 @@ async def test_an_end_comes_after_what_was_written_before_it(act: str) -> None:
     assert transport.done == [b"last words", act.removeprefix("write_")]
     await asyncio.sleep(0)
     assert len(transport.done) == 2
+
+
+async def test_a_connection_that_is_alone_waits_for_nobody() -> None:
+    connections = {"one"}
+    cork, transport = Cork(connections), _Transport()
+    corked = CorkedTransport(transport, cork)
+    corked.write(b"at once")
+    assert transport.done == [b"at once"]
+    connections.add("two")
+    corked.write(b"later")
+    connections.remove("two")
+    corked.write(b" on")
+    assert transport.done == [b"at once"]
+    await asyncio.sleep(0)
+    assert transport.done == [b"at once", b"later on"]
 
 
 async def test_an_abort_drops_what_waits() -> None:

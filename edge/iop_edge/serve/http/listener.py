@@ -52,9 +52,9 @@ class HttpListener:
         self.cancels_when_caller_leaves = cancels_when_caller_leaves
         self.handler = handler
         self.is_stopping = False
-        self.cork = Cork()
         self.connections: set[Connection] = set()
         """Those that are open, or whose handler has not ended."""
+        self.cork = Cork(self.connections)
         self._given = address
         self._tls = tls
         self._unix_mode = unix_mode

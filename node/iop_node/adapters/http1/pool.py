@@ -50,7 +50,7 @@ class ConnectionPool:
         self._allow_link_local = allow_link_local
         self._idle: dict[Origin, _Idle] = {}
         self._open: set[Connection] = set()
-        self.cork = Cork()
+        self.cork = Cork(self._open)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
