@@ -60,6 +60,8 @@ class Connection(asyncio.Protocol, ABC):
         """Why it is over; None while it is not."""
         self.has_heard = False
         """The peer has spoken HTTP/2."""
+        self.has_broken_a_rule = False
+        """It is over because of something that the peer did."""
         self.lost: asyncio.Future[None] = loop.create_future()
         """Done once nothing of it is left: PARTING_TIMEOUT_S after its end, or earlier."""
         self.is_leaving = False
@@ -118,8 +120,10 @@ class Connection(asyncio.Protocol, ABC):
                 if self.closed_reason is not None:
                     return
         except Broken as error:
+            self.has_broken_a_rule = True
             self._part(str(error), error.code)
         except H2Error as error:
+            self.has_broken_a_rule = True
             # Which it has told the peer already. Its words are not repeated: they quote the peer.
             self._conclude(f"the peer broke a rule: {type(error).__name__}", self._close)
         if self._received >= _HALF_WINDOW:

@@ -218,6 +218,7 @@ class RpcServer:
         """Those without a call, the one that has none for longest first."""
         self._max_connections = MAX_CONNECTIONS
         self._crowded = 0
+        self._broken = 0
         self.is_stopping = False
         self._handling: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -261,8 +262,7 @@ class RpcServer:
             return False
         if len(self.connections) > self._max_connections:
             self._crowded += 1
-            if self._crowded & (self._crowded - 1) == 0:
-                # The 1st, 2nd, 4th, 8th …: whoever floods must not fill the log.
+            if _is_worth_a_line(self._crowded):
                 limit = self._max_connections
                 _log.warning("grpc_connections_full", limit=limit, times=self._crowded)
             if not self.idle:
@@ -277,6 +277,11 @@ class RpcServer:
         """Nothing of a connection is there any more."""
         self.connections.discard(connection)
         self.idle.pop(connection, None)
+        if connection.has_broken_a_rule:
+            self._broken += 1
+            if _is_worth_a_line(self._broken):
+                reason = connection.closed_reason
+                _log.warning("grpc_connection_broken", reason=reason, times=self._broken)
 
     def begin(self, call: ServerCall, handler: Handler, timeout: float | None) -> None:
         """Let a handler have a call, for `timeout` seconds where it is given."""
@@ -309,6 +314,11 @@ class RpcServer:
                 error = RpcError(StatusCode.INTERNAL, "the server failed on this call")
         call.on_over = None
         call.finish(error)
+
+
+def _is_worth_a_line(times: int) -> bool:
+    """The 1st, 2nd, 4th, 8th …: whoever floods must not fill the log."""
+    return times & (times - 1) == 0
 
 
 def _stopping() -> RpcError:

@@ -393,6 +393,18 @@ async def test_a_flood_of_frames_ends_with_a_goodbye(
     await plain.still_serves()
 
 
+async def test_who_breaks_the_rules_is_logged_and_cannot_fill_the_log(plain: Served) -> None:
+    with capture_logs() as logs:
+        for _ in range(5):
+            async with plain.attacked() as peer:
+                peer.send(PingFrame(0, bytes(8)).serialize() * 5000)
+                await peer.sent_away(plain.connection())
+    lines = [line for line in logs if line["event"] == "grpc_connection_broken"]
+    assert [line["times"] for line in lines] == [1, 2, 4]
+    assert {line["reason"] for line in lines} == {"too many frames without content"}
+    assert all(line["log_level"] == "warning" for line in lines)
+
+
 async def test_answers_that_are_not_read_are_held_up_to_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
