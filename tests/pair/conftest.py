@@ -10,6 +10,7 @@ import pytest
 
 from iop.runtime_pb2 import (
     AttemptOpen,
+    EdgeFrame,
     Hello,
     NodeConfigAnswer,
     NodeConfigPayload,
@@ -125,7 +126,7 @@ class Pair:
         opening = AttemptOpen(
             run_id="run", attempt=1, tunnel=ProviderTunnelRequest(adapter="a", target="t")
         )
-        return self.hub.open_attempt(NODE, opening, body)
+        return self.hub.open_attempt(NODE, EdgeFrame(attempt_open=opening), body)
 
     async def close(self) -> None:
         self.hub.close_all("the test is over")

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from iop.runtime_pb2 import AttemptOpen, NodeConfigPayload, ProviderTunnelRequest
+from iop.runtime_pb2 import AttemptOpen, EdgeFrame, NodeConfigPayload, ProviderTunnelRequest
 from iop_edge.config.effective import Server, Tls
 from iop_edge.runtime.node_hub import NodeHub
 from iop_edge.serve.grpc_listener import GrpcListener
@@ -65,7 +65,7 @@ class Edge:
         opening = AttemptOpen(
             run_id="run", attempt=1, tunnel=ProviderTunnelRequest(adapter="a", target="t")
         )
-        attempt = self.hub.open_attempt(NODE, opening, body)
+        attempt = self.hub.open_attempt(NODE, EdgeFrame(attempt_open=opening), body)
         await attempt.head()
         pieces = []
         while (piece := await attempt.next_chunk()) is not None:

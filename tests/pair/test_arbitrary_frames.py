@@ -96,7 +96,7 @@ async def _edge_survives(script: list[Any]) -> None:
                 body = b"b" * (300_000 if move == "open long" else 10)
                 opening = AttemptOpen(tunnel=ProviderTunnelRequest(adapter="a"))
                 with suppress(Fault):
-                    attempts.append(session.open(opening, body))
+                    attempts.append(session.open(EdgeFrame(attempt_open=opening), body))
             case "cancel" if attempts:
                 attempts[0].cancel("caller_gone")
             case "read" if attempts:

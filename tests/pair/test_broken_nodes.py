@@ -17,6 +17,7 @@ from iop.runtime_pb2 import (
     BodyChunk,
     Credit,
     EdgeBatch,
+    EdgeFrame,
     Hello,
     NodeBatch,
     NodeConfigAnswer,
@@ -106,7 +107,8 @@ async def joined(edge: Edge) -> AsyncIterator[ScriptedNode]:
 
 def open_attempt(edge: Edge) -> Attempt:
     tunnel = ProviderTunnelRequest(adapter="a", target="t")
-    return edge.hub.open_attempt(NODE, AttemptOpen(run_id="run", tunnel=tunnel), b"{}")
+    opening = AttemptOpen(run_id="run", tunnel=tunnel)
+    return edge.hub.open_attempt(NODE, EdgeFrame(attempt_open=opening), b"{}")
 
 
 # --- what is no node at all ----------------------------------------------------------------------

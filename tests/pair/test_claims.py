@@ -12,6 +12,7 @@ from iop.runtime_pb2 import (
     AttemptEnd,
     AttemptOpen,
     DrainingRegistry,
+    EdgeFrame,
     Goodbye,
     Hello,
     NodeBatch,
@@ -55,7 +56,8 @@ class Claims:
 
     def opened(self) -> Attempt:
         tunnel = ProviderTunnelRequest(adapter="a", target="t")
-        return self.hub.open_attempt(NODE, AttemptOpen(run_id="run", tunnel=tunnel), b"{}")
+        opening = AttemptOpen(run_id="run", tunnel=tunnel)
+        return self.hub.open_attempt(NODE, EdgeFrame(attempt_open=opening), b"{}")
 
     @property
     def view(self) -> NodeView:

@@ -21,8 +21,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from iop.runtime_pb2 import (
-    AttemptOpen,
     EdgeBatch,
+    EdgeFrame,
     Hello,
     NodeBatch,
     NodeConfigAnswer,
@@ -140,11 +140,11 @@ class Hub(NodeHub):
         self.of_run: dict[str, list[EdgeAttempt]] = {}
         self.sessions: list[NodeSession] = []
 
-    def open_attempt(self, node_id: NodeId, opening: AttemptOpen, body: bytes) -> EdgeAttempt:
-        earlier = self.of_run.setdefault(opening.run_id, [])
+    def open_attempt(self, node_id: NodeId, frame: EdgeFrame, body: bytes) -> EdgeAttempt:
+        earlier = self.of_run.setdefault(frame.attempt_open.run_id, [])
         assert all(attempt._ended for attempt in earlier), "a run is open twice"
         assert not any(attempt.has_upstream_started for attempt in earlier), "asked, and asked anew"
-        attempt = super().open_attempt(node_id, opening, body)
+        attempt = super().open_attempt(node_id, frame, body)
         earlier.append(attempt)
         return attempt
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Literal, Protocol, cast
 
 from iop.runtime_pb2 import (
-    AttemptOpen,
+    EdgeFrame,
     Hello,
     NodeConfigAnswer,
     NodeConfigPayload,
@@ -146,12 +146,14 @@ class NodeHub:
             present.close("replaced by the same process")
         return self._admit(node, hello, protocol)
 
-    def open_attempt(self, node_id: NodeId, opening: AttemptOpen, body: bytes) -> Attempt:
-        """Open an attempt on a node. Raises Fault(node_lost) when it is not connected."""
+    def open_attempt(self, node_id: NodeId, frame: EdgeFrame, body: bytes) -> Attempt:
+        """Open an attempt on a node, by a frame that opens one.
+
+        Raises Fault(node_lost) when it is not connected."""
         node = self._nodes.get(node_id)
         if node is None or node.session is None:
             raise Fault(Code.NODE_LOST, f"node {node_id} is not connected")
-        return node.session.open(opening, body)
+        return node.session.open(frame, body)
 
     def takes_runs(self, node_id: NodeId) -> bool:
         """The node is connected as POOL-1 means it."""

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from iop.runtime_pb2 import (
     AttemptEnd,
-    AttemptOpen,
     Cancel,
     Credit,
     EdgeBatch,
@@ -94,8 +93,8 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
         self._outbox.bulk(EdgeFrame(config_refresh=NodeConfigRefreshRequest(payload=payload)))
         self._wake()
 
-    def open(self, opening: AttemptOpen, body: bytes) -> Attempt:
-        """Open an attempt. Its number is assigned here.
+    def open(self, frame: EdgeFrame, body: bytes) -> Attempt:
+        """Open an attempt, by a frame that opens one. Its number is assigned here.
 
         `body` is the request of a tunnel, or a whole RunRequest in its serialized form; it goes
         into the opening frame where it is short, else in chunks behind it. Raises Fault(node_lost)
@@ -111,6 +110,7 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
             receive_window=ReceiveWindow(self._budget),
             send_window=SendWindow(),
         )
+        opening = frame.attempt_open
         opening.attempt_id = attempt_id
         is_inline = len(body) <= QUANTUM_BYTES
         if not is_inline:
@@ -120,7 +120,7 @@ class NodeSession(SessionEnd[EdgeFrame, NodeFrame, EdgeBatch]):
         else:
             opening.tunnel.body = body
         weight = len(body) if is_inline else 256
-        self.send_frame(attempt_id, EdgeFrame(attempt_open=opening), weight)
+        self.send_frame(attempt_id, frame, weight)
         if not is_inline:
             attempt.begin_body(body)
         return attempt

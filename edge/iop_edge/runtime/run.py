@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from iop.runtime_pb2 import AttemptOpen, ResponseHead
+from iop.runtime_pb2 import EdgeFrame, ResponseHead
 from iop_edge.gate.report import GateReport
 from iop_edge.pool.catalog import Attribution, DirectTarget, Path
 from iop_edge.pool.demand import Demand
@@ -318,9 +318,9 @@ class Run:
         self._attempts += 1
         self._attempt = None
         self._node_id, self._target, self._provider_id = node_id, target, provider_id
-        opening, body = self._opening(adapter, target, path)
-        opening.provider_id = provider_id or ""
-        attempt = self._attempt = self._service.hub.open_attempt(node_id, opening, body)
+        frame, body = self._opening(adapter, target, path)
+        frame.attempt_open.provider_id = provider_id or ""
+        attempt = self._attempt = self._service.hub.open_attempt(node_id, frame, body)
         if self._cut is not None:
             raise self._cut
         head = await attempt.head()
@@ -328,24 +328,22 @@ class Run:
             raise Fault(Code.INTERNAL, f"node {node_id} ended the attempt without an answer")
         return head
 
-    def _opening(
-        self, adapter: AdapterKey, target: Target, path: Path
-    ) -> tuple[AttemptOpen, bytes]:
+    def _opening(self, adapter: AdapterKey, target: Target, path: Path) -> tuple[EdgeFrame, bytes]:
         """The opening frame without the request itself, and the request."""
         spec, work = self.spec, self._work
-        opening = AttemptOpen(
-            run_id=spec.run_id,
-            attempt=self._attempts,
-            generation=self._service.snapshots.current.generation,
-            traceparent=spec.traceparent,
-        )
+        frame = EdgeFrame()
+        opening = frame.attempt_open
+        opening.run_id = spec.run_id
+        opening.attempt = self._attempts
+        opening.generation = self._service.snapshots.current.generation
+        opening.traceparent = spec.traceparent
         if work.auth_override is not None:
             opening.auth_override.name, opening.auth_override.value = work.auth_override
         if path == "normalized":
             request = work.run_request()
             opening.run.adapter = request.adapter = adapter
             opening.run.target = request.target = target
-            return opening, request.SerializeToString()
+            return frame, request.SerializeToString()
         tunnel = opening.tunnel
         tunnel.adapter, tunnel.target = adapter, target
         # The pool gives the path `tunnel` only to an operation that can be relayed.
@@ -353,7 +351,7 @@ class Run:
         tunnel.is_stream = work.is_stream
         for name, value in work.upstream_headers():
             tunnel.headers.add(name=name, value=value)
-        return opening, work.upstream_body(target)
+        return frame, work.upstream_body(target)
 
     def _may_go_elsewhere(self, fault: Fault) -> bool:
         return fault.code in _NOTHING_WAS_SENT and (

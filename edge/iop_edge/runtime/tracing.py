@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from iop.runtime_pb2 import AttemptOpen
+from iop.runtime_pb2 import AttemptOpen, EdgeFrame
 from iop_edge.runtime.attempt import Attempt
 from iop_edge.runtime.node_hub import NodeHub, PoolEvents
 from iop_edge.runtime.usage import FinishedRun
@@ -136,8 +136,8 @@ class TracedNodeHub(NodeHub):
         super().__init__(boot_id=boot_id, version=version, pool=pool, budget=budget)
         self._traces = traces
 
-    def open_attempt(self, node_id: NodeId, opening: AttemptOpen, body: bytes) -> Attempt:
-        ended = self._traces.opening(node_id, opening)
-        attempt = super().open_attempt(node_id, opening, body)
+    def open_attempt(self, node_id: NodeId, frame: EdgeFrame, body: bytes) -> Attempt:
+        ended = self._traces.opening(node_id, frame.attempt_open)
+        attempt = super().open_attempt(node_id, frame, body)
         attempt.tell_end = ended
         return attempt

@@ -93,12 +93,12 @@ class Hub:
     def takes_runs(self, node_id: NodeId) -> bool:
         return not (self.goes_away and self.bodies)
 
-    def open_attempt(self, node_id: NodeId, opening: Any, body: bytes) -> Attempt:
+    def open_attempt(self, node_id: NodeId, frame: Any, body: bytes) -> Attempt:
         attempt = Attempt(
             cast(Any, Link()), 1, receive_window=cast(Any, Window()), send_window=cast(Any, None)
         )
         self.bodies.append(json.loads(body))
-        self.providers.append(opening.provider_id)
+        self.providers.append(frame.attempt_open.provider_id)
         script = self.scripts.pop(0)
         self.left = [] if isinstance(script, int) else list(script)
         asyncio.get_running_loop().call_soon(play, attempt, script)

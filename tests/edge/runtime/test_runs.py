@@ -38,10 +38,10 @@ class Hub:
     def takes_runs(self, node_id: NodeId) -> bool:
         return node_id in self.connected
 
-    def open_attempt(self, node_id: NodeId, opening: Any, body: bytes) -> Attempt:
+    def open_attempt(self, node_id: NodeId, frame: Any, body: bytes) -> Attempt:
         attempt = Attempt(cast(Any, Link()), 1, receive_window=cast(Any, Window()),
                           send_window=cast(Any, None))  # fmt: skip
-        fault = self.faults.get(opening.provider_id)
+        fault = self.faults.get(frame.attempt_open.provider_id)
         if fault is not None:
             attempt.on_end(fault)
         return attempt
