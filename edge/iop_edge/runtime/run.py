@@ -349,8 +349,10 @@ class Run:
         # The pool gives the path `tunnel` only to an operation that can be relayed.
         tunnel.operation = work.operation or ""
         tunnel.is_stream = work.is_stream
+        headers = tunnel.headers
         for name, value in work.upstream_headers():
-            tunnel.headers.add(name=name, value=value)
+            header = headers.add()
+            header.name, header.value = name, value
         return frame, work.upstream_body(target)
 
     def _may_go_elsewhere(self, fault: Fault) -> bool:

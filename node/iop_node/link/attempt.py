@@ -115,7 +115,8 @@ class AttemptResponder:
         head.attempt_id = self._attempt_id
         head.status = status
         for name, value in headers:
-            head.headers.add(name=name, value=value)
+            header = head.headers.add()
+            header.name, header.value = name, value
         self._link.send_frame(self._attempt_id, frame)
 
     async def chunk(self, content: bytes) -> None:
