@@ -29,13 +29,13 @@ def figures(result: Result) -> str:
     )
 
 
-def with_figures(page: str, printed: str) -> str:
+def with_figures(page: str, printed: str, begins: str = BEGIN) -> str:
     """The page with these between its markers. Raises NoPlace."""
-    before, begin, rest = page.partition(BEGIN)
+    before, begin, rest = page.partition(begins)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise NoPlace(f"the page has no {BEGIN!r} followed by {END!r}")
-    return f"{before}{BEGIN}\n\n{printed}\n\n{END}{after}"
+        raise NoPlace(f"the page has no {begins!r} followed by {END!r}")
+    return f"{before}{begins}\n\n{printed}\n\n{END}{after}"
 
 
 def write(result: Result, page: Path = PAGE, picture: Path = PICTURE) -> None:
