@@ -37,18 +37,30 @@ class Cork:
     def _release(self) -> None:
         holding, self._holding = self._holding, []
         for transport in holding:
-            transport.flush()
+            try:
+                transport.flush()
+            except Exception as error:
+                # The others wait still, and a transport that fails so is of no use.
+                transport.abort()
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "a transport took no write", "exception": error}
+                )
 
 
 class CorkedTransport(asyncio.Transport):
     """A transport whose writes wait for the end of the turn. All else is as the transport's own,
-    after what was written before it."""
+    after what was written before it.
 
-    __slots__ = ("_cork", "_held", "_held_bytes", "_transport")
+    Its protocol calls `flush` in `eof_received`, since the transport may close itself then, and
+    `drop` in `connection_lost`.
+    """
+
+    __slots__ = ("_cork", "_has_ended", "_held", "_held_bytes", "_transport")
 
     def __init__(self, transport: asyncio.Transport, cork: Cork) -> None:
         self._transport = transport
         self._cork = cork
+        self._has_ended = False
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -58,7 +70,8 @@ class CorkedTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         held = self._held
         if not held:
-            if len(self._cork.connections) < 2:
+            # What the transport does not take any more it refuses to the writer itself.
+            if len(self._cork.connections) < 2 or self._has_ended or self._transport.is_closing():
                 self._transport.write(data)
                 return
             self._cork.hold(self)
@@ -72,12 +85,18 @@ class CorkedTransport(asyncio.Transport):
         held = self._held
         if held:
             data = held[0] if len(held) == 1 else b"".join(held)
-            held.clear()
-            self._held_bytes = 0
-            self._transport.write(data)
+            self.drop()
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+    def drop(self) -> None:
+        """Forget what waits: nobody is there any more."""
+        self._held.clear()
+        self._held_bytes = 0
 
     def write_eof(self) -> None:
         self.flush()
+        self._has_ended = True
         self._transport.write_eof()
 
     def close(self) -> None:
@@ -85,8 +104,8 @@ class CorkedTransport(asyncio.Transport):
         self._transport.close()
 
     def abort(self) -> None:
-        self._held.clear()
-        self._held_bytes = 0
+        # What was written before may have arrived before: answers that are whole.
+        self.flush()
         self._transport.abort()
 
     def get_write_buffer_size(self) -> int:

@@ -126,12 +126,54 @@ async def test_a_connection_that_is_alone_waits_for_nobody() -> None:
     assert transport.done == [b"at once", b"later on"]
 
 
-async def test_an_abort_drops_what_waits() -> None:
+async def test_an_abort_comes_after_what_was_written_before_it() -> None:
     transport, corked, _ = _corked()
-    corked.write(b"never")
+    corked.write(b"a whole answer")
     corked.abort()
     await asyncio.sleep(0)
-    assert transport.done == ["abort"]
+    assert transport.done == [b"a whole answer", "abort"]
+
+
+async def test_what_waits_is_forgotten_once_nobody_is_there() -> None:
+    transport, corked, _ = _corked()
+    corked.write(b"never")
+    corked.drop()
+    await asyncio.sleep(0)
+    assert transport.done == []
+    assert corked.get_write_buffer_size() == transport.buffered_bytes
+
+
+async def test_what_waits_of_a_transport_that_has_closed_itself_goes_nowhere() -> None:
+    transport, corked, _ = _corked()
+    corked.write(b"too late")
+    transport.close()
+    await asyncio.sleep(0)
+    assert transport.done == ["close"]
+
+
+@pytest.mark.parametrize("end", ["write_eof", "close"])
+async def test_what_is_written_after_the_end_is_the_transport_s_to_refuse(end: str) -> None:
+    transport, corked, _ = _corked()
+    getattr(corked, end)()
+    corked.write(b"more")
+    assert transport.done == [end.removeprefix("write_"), b"more"]
+
+
+async def test_a_transport_that_takes_no_write_takes_nobody_elses() -> None:
+    class Broken(_Transport):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            raise RuntimeError("no")
+
+    wrong: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    cork, broken, transport = Cork(MANY), Broken(), _Transport()
+    for each in (broken, transport):
+        CorkedTransport(each, cork).write(b"answer")
+    await asyncio.sleep(0)
+    assert transport.done == [b"answer"]
+    assert broken.done == ["abort"]
+    [context] = wrong
+    assert str(context["exception"]) == "no"
 
 
 async def test_no_more_is_held_than_the_limit() -> None:

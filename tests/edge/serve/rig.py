@@ -80,6 +80,8 @@ class Rig:
         self.listener = HttpListener(
             router, options.pop("address", "127.0.0.1:0"), limits=limits, **options
         )
+        # As where many callers are connected, though a test has one: writes wait for the turn.
+        self.listener.cork.connections = range(2)
         await self._stack.enter_async_context(self.listener)
         return self.listener
 

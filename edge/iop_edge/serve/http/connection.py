@@ -161,6 +161,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
+        self._transport.drop()
         self._deadline.close()
         self.resume_writing()
         for request in self._requests:
@@ -173,7 +174,9 @@ class Connection(asyncio.Protocol):
             self._ended()
 
     def eof_received(self) -> None:
-        """A caller that ends its side is gone: the transport closes, the handler is cancelled."""
+        """A caller that ends its side is gone: the transport closes, the handler is cancelled.
+        What was written by then is the caller's."""
+        self._transport.flush()
         self._deadline.within(self._write_timeout_s)
 
     def drain(self) -> None:

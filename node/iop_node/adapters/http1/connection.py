@@ -15,15 +15,10 @@ from iop_node.adapters.http1.answer import MAX_HELD_BYTES, UpstreamAnswer
 from iop_node.adapters.http1.dial import Abortable
 from iop_node.adapters.http1.endpoint import Origin
 from iop_node.adapters.http1.reader import ResponseReader, closed
-from iop_shared.cork import Cork, CorkedTransport
 from iop_shared.errors import Fault
 
 
 class Owner(Protocol):
-    cork: Cork
-
-    def opened(self, connection: Connection) -> None: ...
-
     def freed(self, connection: Connection, *, after_chunked: bool) -> None:
         """Its exchange is over, and it can carry another."""
         ...
@@ -46,7 +41,7 @@ class Connection(Abortable):
         self._is_reading_paused = False
         self._poll = select.poll()
         self._writable: asyncio.Future[None] | None = None
-        self._transport: CorkedTransport
+        self._transport: asyncio.Transport
 
     def __repr__(self) -> str:
         state = "idle" if self._answer is None else "busy"
@@ -58,8 +53,7 @@ class Connection(Abortable):
 
     def is_fit(self) -> bool:
         """Whether a request may be written to a connection that was idle: it is open, and nothing
-        can be read from it, which could only be its end that the loop has not yet come round to.
-        What is written leaves in this very turn."""
+        can be read from it, which could only be its end that the loop has not yet come round to."""
         return not self._transport.is_closing() and not self._poll.poll(0)
 
     # --- sending ------------------------------------------------------------------------------
@@ -100,9 +94,8 @@ class Connection(Abortable):
     # --- called by the transport --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = CorkedTransport(cast(asyncio.Transport, transport), self._owner.cork)
+        self._transport = cast(asyncio.Transport, transport)
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self._owner.opened(self)
 
     def data_received(self, content: bytes) -> None:
         answer = self._answer

@@ -22,7 +22,6 @@ from iop_node.adapters.http1.connection import Connection
 from iop_node.adapters.http1.dial import dial
 from iop_node.adapters.http1.endpoint import Origin
 from iop_node.adapters.http1.reader import closed
-from iop_shared.cork import Cork
 
 KEEPALIVE_S = 4.0
 SETTLE_S = 0.25
@@ -50,7 +49,6 @@ class ConnectionPool:
         self._allow_link_local = allow_link_local
         self._idle: dict[Origin, _Idle] = {}
         self._open: set[Connection] = set()
-        self.cork = Cork(self._open)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
@@ -86,8 +84,12 @@ class ConnectionPool:
             tls=tls if origin.is_tls else None,
             allow_link_local=self._allow_link_local,
         )
+        if self._all_lost is not None:
+            connection.abort()
         if not connection.is_open:
             raise closed()
+        # Not as the loop makes it: a loop may give up one that nobody waits for, without a word.
+        self._open.add(connection)
         return connection
 
     async def stop(self) -> None:
@@ -102,11 +104,6 @@ class ConnectionPool:
             await self._all_lost
 
     # --- called by the connections ------------------------------------------------------------
-
-    def opened(self, connection: Connection) -> None:
-        self._open.add(connection)
-        if self._all_lost is not None:
-            connection.abort()
 
     def freed(self, connection: Connection, *, after_chunked: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from iop_node.adapters.http1 import pool as pooling
+from iop_node.adapters.http1.connection import Connection
 from iop_node.adapters.http1.endpoint import Endpoint, Origin
 from iop_shared.errors import Code, Fault
 
@@ -210,6 +211,29 @@ class TestStopping:
                 await task
             assert closed.value.code is Code.UPSTREAM_CLOSED
         assert repr(pool) == "ConnectionPool(0 open, 0 idle)"
+
+    async def test_waits_for_none_whose_call_was_cancelled_as_it_opened(
+        self, upstream, client_of, monkeypatch
+    ):
+        """A loop may close such a connection without telling it."""
+        made = Connection.connection_made
+
+        def cancelled_there(connection, transport):
+            made(connection, transport)
+            task.cancel()
+
+        async def script(conn):
+            await conn.peer_gone()
+
+        async with upstream(script).running() as server:
+            client, endpoint = client_of(server.url)
+            monkeypatch.setattr(Connection, "connection_made", cancelled_there)
+            task = asyncio.create_task(answered(client, endpoint))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert repr(client._pool) == "ConnectionPool(0 open, 0 idle)"
+            async with asyncio.timeout(10):
+                await client.stop()
 
     async def test_twice_is_no_error(self, pool):
         await pool.stop()
