@@ -168,6 +168,9 @@ class Gate:
         cause = _CUT.get(fault.code)
         if cause is None:
             return self._without_repair(fault)
+        if cause == "upstream_closed" and self._reading.has_finished:
+            # Nothing is left to be said but the end, which such an upstream does not tell (OAI-7).
+            return [*self._released(self._reading.rest()), Fail(fault)]
         is_unread = self._recorder.is_empty
         strategy: Strategy = "exact_replay" if is_unread else "continuation_repair"
         step = self._step(strategy, cause, fault, None if is_unread else CONTINUE)
@@ -275,6 +278,6 @@ class Gate:
             return "recorder_full"
         if self._recorder.has_tool_call:
             return "tool_call_released"
-        if self._recorder.has_other:
+        if self._recorder.has_other or (strategy != "exact_replay" and self._reading.has_other):
             return "other_output_released"
         return self._budget.refusal(strategy)

@@ -86,6 +86,10 @@ class Reading:
         self.hold = Hold()
         self._calls = ToolCalls(tool_schemas)
         self._is_cut_short = False
+        self.has_finished = False
+        """The model has said that its answer is complete."""
+        self.has_other = False
+        """Something was said that nothing here could say again."""
         self._holds_calls = holds_calls
         self._drops_reasoning = told is not None and bool(told.content)
         self._seams = (
@@ -99,6 +103,7 @@ class Reading:
         self._is_blocking = False
         self._timeout_s = 0.0
         self._watches: dict[Channel, _Watch] = {}  # From the first text of a channel.
+        self._speaking: Channel | None = None
         self.repetitions: list[Repetition] = []
         for one in filters:
             if one.name == "repeat_guard" and one.is_enabled:
@@ -129,25 +134,32 @@ class Reading:
         was cut."""
         if self._seams:
             pieces = self._after_seams(pieces)
+            if self.repetitions and self._is_blocking:
+                self.hold.drop()
+                return ()
         # What is not cleared is held: while nothing is, all that was read before is cleared.
         may_go = not self.hold.waiting
         for piece in pieces:
             for said in piece.said:
                 kind = said.kind
                 if kind == "content" or kind == "reasoning":
+                    self._speaking = kind
                     if self._bound_runes:
                         watch = self._watches.get(kind) or self._watch(kind)
                         loop = watch.feed(said.text)
                         if loop is not None:
-                            at = watch.offset_of(loop.kept)
-                            self.repetitions.append(Repetition(kind, loop, at, self._is_blocking))
+                            self._found(kind, watch, loop)
                         if watch.suspects and self._is_blocking:
                             may_go = False
                 elif kind == "tool_call":
+                    self._speaking = None
                     self._calls.add(said)
                     may_go = may_go and not self._holds_calls
                 elif kind == "finish":
+                    self.has_finished = True
                     self._is_cut_short = said.text in _CUT_SHORT
+                else:
+                    self.has_other = True
         return pieces if may_go else self._hold_back(pieces, now)
 
     def expire(self, now: float) -> Sequence[Piece]:
@@ -205,13 +217,19 @@ class Reading:
         watch = self._watches[channel] = _Watch(self._bound_runes, told, self._key)
         return watch
 
+    def _found(self, channel: Channel, watch: _Watch, loop: Loop) -> None:
+        at = watch.offset_of(loop.kept)
+        self.repetitions.append(Repetition(channel, loop, at, self._is_blocking))
+
     def _end(self, channel: Channel) -> int:
         watch = self._watches.get(channel)
         return 0 if watch is None else watch.end
 
     def _cleared(self, channel: Channel, end: int) -> int:
+        """Suspicion is of a channel that still speaks: what another follows is no loop any more, or
+        is found where the channel goes on."""
         watch = self._watches.get(channel)
-        if watch is None or watch.is_done or not self._is_blocking:
+        if watch is None or watch.is_done or not self._is_blocking or channel != self._speaking:
             return end
         return watch.offset_of(watch.cleared)
 
@@ -224,6 +242,7 @@ class Reading:
     def _trimmed(self, said: Sequence[Said]) -> Iterator[Said]:
         for one in said:
             if one.kind == "reasoning" and self._drops_reasoning:
+                self._read_unheard(one.text)
                 continue
             seam = self._seams.get(one.kind)
             if seam is None:
@@ -231,6 +250,14 @@ class Reading:
                 yield one
             elif text := seam.feed(one.text):
                 yield structs.replace(one, text=text)
+
+    def _read_unheard(self, text: str) -> None:
+        """Reasoning that the caller is not told may loop as well, and then no answer comes."""
+        if self._bound_runes:
+            watch = self._watches.get("reasoning") or self._watch("reasoning")
+            loop = watch.feed(text)
+            if loop is not None:
+                self._found("reasoning", watch, loop)
 
     def _flushed(self) -> Iterator[Said]:
         """What the seams still hold, when something else follows or the answer ends."""

@@ -235,7 +235,8 @@ class RepeatGuard:
         distant.read(self._past, self._past_begins)
         missing = self._bound + 1
         if distant.lag:
-            of = texture(self._past[max(0, here - distant.lag) : here])
+            # No more of it than is always kept, or the verdict would be one on the pieces.
+            of = texture(self._past[here - min(distant.lag, self._reach) : here])
             missing = distant_proof(of, distant.lag) - distant.length
         if missing > self._bound:
             self._distant_held_from = None

@@ -2,19 +2,24 @@
 
 A model that is asked to go on often repeats the last words first. What it repeats is trimmed: the
 longest beginning of the new text that is an ending of the old one, of `MIN_OVERLAP` characters or
-more; and the last word, whole or cut, that is begun again with nothing between. Shorter agreements
-are chance, and stay.
+more; and the last word, whole or cut, that is begun again, with the blanks around it. Shorter
+agreements are chance, and stay.
 """
 
 from __future__ import annotations
 
+import re
+
 MIN_OVERLAP = 8
 """Characters that agree by more than chance."""
 
-MAX_OVERLAP = 400
+MAX_OVERLAP = 4096
 """Characters of the old text that are compared; so many of the new one are held at most."""
 
 _MIN_WORD = 2
+_MIN_UNSPACED = 2
+_UNSPACED = re.compile(r"[\u3040-\u30ff]?[\u3400-\u9fff][\u3040-\u30ff\u3400-\u9fff]*").fullmatch
+"""A script that puts nothing between its words."""
 
 
 class Seam:
@@ -52,25 +57,37 @@ class Seam:
         return 0 <= tail.find(head) < len(tail) - len(head)
 
     def _close(self) -> str:
-        tail, head = self._tail, self._head
-        overlap = next(
-            (
-                length
-                for length in range(min(len(tail), len(head)), 0, -1)
-                if tail.endswith(head[:length])
-                and (length >= MIN_OVERLAP or self._is_last_word(length))
-            ),
-            0,
-        )
+        overlap = self._overlap()
+        head = self._head
         self._tail = self._head = ""
         self.trimmed = overlap
         return head[overlap:]
 
+    def _overlap(self) -> int:
+        """The length of the longest beginning of the new text that is not told twice."""
+        tail, head = self._tail, self._head
+        first = head[:MIN_OVERLAP]
+        at = tail.find(first) if len(first) == MIN_OVERLAP else -1
+        while at >= 0:
+            if head.startswith(tail[at:]):
+                return len(tail) - at
+            at = tail.find(first, at + 1)
+        for length in range(min(len(tail), len(head), MIN_OVERLAP - 1), 0, -1):
+            if tail.endswith(head[:length]) and self._is_last_word(length):
+                return length
+        return 0
+
     def _is_last_word(self, length: int) -> bool:
-        """Whether these last characters of the old text are a word, or as far as it came."""
-        tail = self._tail
-        return (
-            length >= _MIN_WORD
-            and tail[-length:].isalnum()
-            and not tail[-length - 1 : -length].isalnum()
-        )
+        """Whether these last characters of the old text are a word, or as far as it came; blanks
+        on either side of it are part of what is repeated."""
+        tail, overlap = self._tail, self._tail[-length:]
+        word = overlap.strip()
+        if not word.isalnum():
+            return False
+        if _UNSPACED(word) is not None:
+            return len(word) >= _MIN_UNSPACED
+        is_begun = overlap[0].isspace() or not tail[-length - 1 : -length].isalnum()
+        if len(word) >= _MIN_WORD:
+            return is_begun
+        # Of one letter: only where it is a word in both texts.
+        return is_begun and word.isalpha() and not self._head[length : length + 1].isalnum()

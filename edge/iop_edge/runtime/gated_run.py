@@ -99,7 +99,7 @@ class GatedRun(Run):
             work.tool_schemas,
             key=service.fingerprint_key,
         )
-        self._stitch = work.stitch()
+        self._stitch = work.stitch(options.max_ingress_snapshot_bytes)
         self._loop = asyncio.get_running_loop()
         self._source: _Source[Any] | None = None
         self._step: Effect | None = None

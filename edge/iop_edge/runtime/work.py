@@ -243,8 +243,9 @@ class GatedWork(Work, Protocol):
         """As `run_reader`, for the gate."""
         ...
 
-    def stitch(self) -> Stitch:
-        """A new answer, of which nothing has been written."""
+    def stitch(self, kept_chars: int) -> Stitch:
+        """A new answer, of which nothing has been written. Of what is written it keeps what its
+        rest takes, until that is more than `kept_chars`."""
         ...
 
     def continued(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iop_edge.gate.budget import Request
-from iop_edge.gate.evidence import Piece, Said
+from iop_edge.gate.evidence import Piece, Recorded, Said
 from iop_edge.gate.filters import FilterAt
 from iop_edge.gate.gate import CONTINUE, Effect, Fail, Gate, Repair
 from iop_edge.gate.hold import MAX_HELD_BYTES
@@ -74,6 +74,10 @@ def gate_of(
 
 def content(text: str) -> Piece:
     return Piece((Said("content", text),), raw=text.encode())
+
+
+def thought(text: str) -> Piece:
+    return Piece((Said("reasoning", text),), raw=text.encode())
 
 
 def call(arguments: str, name: str = "weather") -> Piece:
@@ -176,11 +180,57 @@ def test_no_more_is_held_than_the_bound_and_the_piece_that_fills_it():
 
 
 @pytest.mark.req("GATE-3", "GATE-4")
-def test_text_under_suspicion_is_held_also_where_a_call_comes_with_it_that_is_not():
+def test_text_under_suspicion_is_held_while_it_may_go_on():
     gate = gate_of(options(request=0))
-    together = [content("A verse of it. " + LOOP + LOOP[:30]), call("{}")]
-    assert gate.take(together, 0.0) == []
-    assert gate.expire(5.0) == together
+    text = content("A verse of it. " + LOOP + LOOP[:30])
+    assert gate.take([text], 0.0) == []
+    assert gate.expire(5.0) == [text]
+
+
+@pytest.mark.req("CFG-19", "GATE-4")
+@pytest.mark.parametrize(
+    "follows",
+    [content("Unlike it."), call("{}"), thought("Unlike it.")],
+    ids=lambda one: one.said[0].kind,
+)
+def test_suspicion_ends_with_its_text_and_holds_nothing_that_follows(follows: Piece):
+    gate = gate_of(options(request=0))
+    make = content if follows.said[0].kind == "reasoning" else thought
+    suspected = make("A verse of it. " + LOOP + LOOP[:30])
+    assert gate.take([suspected], 0.0) == []
+    assert gate.take([follows], 1.0) == [suspected, follows]
+    assert gate.deadline is None
+    assert gate.take([follows], 2.0) == [follows]
+
+
+@pytest.mark.req("GATE-4")
+def test_a_loop_is_found_also_where_the_channels_take_turns():
+    gate = gate_of()
+    effects: list[Effect] = []
+    for at in range(0, 20 * len(LOOP), 6):
+        pieces = [content((LOOP * 21)[at : at + 6]), thought(f"{at * 7919 % 10007} ")]
+        effects += gate.take(pieces, 0.0)
+        if effects and isinstance(effects[-1], Repair):
+            break
+    assert isinstance(effects[-1], Repair)
+    assert gate.report().matches[0].channel == "content"
+    assert len(text_of(effects)) < 12 * len(LOOP)
+
+
+@pytest.mark.req("GATE-4")
+def test_a_continuation_whose_reasoning_loops_is_stopped_though_nobody_is_told_it():
+    gate = gate_of(options(request=2, strategy=2))
+    gate.take([content("It began so.")], 0.0)
+    [repair] = gate.failed(LOST)
+    gate.begin((guard(),))
+    effects: list[Effect] = []
+    for at in range(0, 40 * len(LOOP), 5):
+        if effects := list(gate.take([Piece((Said("reasoning", (LOOP * 40)[at : at + 5]),))], 0.0)):
+            break
+    [repair] = effects
+    assert isinstance(repair, Repair)
+    assert repair.recorded == Recorded("It began so.")
+    assert [match.channel for match in gate.report().matches] == ["reasoning"]
 
 
 @pytest.mark.req("GATE-7")

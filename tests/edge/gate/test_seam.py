@@ -32,8 +32,16 @@ def test_the_longest_overlap_counts_also_where_a_shorter_one_ends_first():
     [
         ("The quick bro", "brown fox", "The quick brown fox"),
         ("I like to", "to swim", "I like to swim"),
-        ("bye ", "bye now", "bye bye now"),
+        ("the word ", "word was", "the word was"),
+        ("at the door", " door and then", "at the door and then"),
+        ("and so I", "I think", "and so I think"),
+        ("and so I", " I think", "and so I think"),
+        ("日本の首都", "首都です", "日本の首都です"),
+        ("これは", "はい", "これははい"),
         ("a", "abc", "aabc"),
+        ("It costs 1", "15 euros", "It costs 115 euros"),
+        ("over", "see", "oversee"),
+        ("on the", "theory", "on theory"),
         ("", "anything", "anything"),
     ],
 )
@@ -41,6 +49,13 @@ def test_the_last_word_is_not_begun_twice_and_chance_agreement_stays(
     told: str, new: str, whole: str
 ):
     assert joined(told, new) == whole
+
+
+@pytest.mark.req("GATE-5")
+def test_an_answer_that_is_begun_anew_is_trimmed_to_what_is_new():
+    told = '{"story": "' + " ".join(f"word{number}" for number in range(300))
+    whole = told + ' and an end"}'
+    assert joined(told, *(whole[at : at + 7] for at in range(0, len(whole), 7))) == whole
 
 
 @pytest.mark.req("GATE-5")

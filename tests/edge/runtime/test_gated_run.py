@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -74,6 +75,12 @@ def calls(arguments: str) -> list[bytes]:
 
 
 END = [event({}, "stop"), b"data: [DONE]\n\n"]
+
+
+def as_sent(read: bytes) -> bytes:
+    """What was read, with the name that the upstream uses for the model."""
+    return re.sub(rb'"model": ?"[^"]*"', b'"model": "up"', read)
+
 
 Step = bytes | Fault | asyncio.Event
 
@@ -519,6 +526,36 @@ async def test_a_later_attempt_that_says_nothing_at_all_is_no_clean_end(first: l
     assert fault is not None
     assert fault.code is Code.UPSTREAM_CLOSED
     assert b"[DONE]" not in read
+
+
+@pytest.mark.req("OAI-7", "GATE-7")
+@pytest.mark.parametrize("said", [says("words"), calls('{"city": "Oslo"}')], ids=["text", "call"])
+async def test_an_upstream_that_tells_no_end_after_its_finish_is_not_asked_for_one(
+    said: list[Step],
+):
+    world = World([*said, END[0]])
+    read, fault = await world.ask(tools=[WEATHER])
+    assert fault is not None
+    assert fault.code is Code.UPSTREAM_CLOSED
+    assert as_sent(read) == b"".join([*said, END[0]])
+    assert world.last.run.attempts == 1
+
+
+@pytest.mark.req("GATE-7")
+async def test_calls_that_all_have_one_number_are_told_apart_by_their_ids():
+    def one(call_id: str, arguments: str) -> bytes:
+        function = {"name": "weather", "arguments": arguments}
+        return event({"tool_calls": [{"index": 0, "id": call_id, "function": function}]})
+
+    def more(arguments: str) -> bytes:
+        return event({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]})
+
+    together = [one("c1", '{"city": "Oslo"}'), one("c2", '{"city": '), more('"Rome"}'), *END]
+    world = World(together)
+    read, fault = await world.ask(tools=[WEATHER])
+    assert fault is None
+    assert as_sent(read) == b"".join(together)
+    assert world.last.run.attempts == 1
 
 
 @pytest.mark.req("OAI-7", "GATE-7")

@@ -141,6 +141,8 @@ class EventStream:
     def _look_at(self, data: bytes, at: int, end: int, is_plain: bool) -> Span | None:
         """Let the observer see one event; return the place of the name that is to be replaced."""
         start = at
+        if not is_plain:
+            return self._look_at_lines(data, at, end)
         if data.startswith(b"event:", at):
             start = data.find(b"\n", at, end) + 1 or end
         if not data.startswith(b"data:", start):
@@ -149,7 +151,7 @@ class EventStream:
         if data.startswith(b" ", start):
             start += 1
         payload = data[start:end]
-        if b"\n" in payload or (not is_plain and b"\r" in payload):
+        if b"\n" in payload:
             return self._look_at_lines(data, at, end)
         span = self._name_in(payload)
         return None if span is None else (start + span[0], start + span[1])

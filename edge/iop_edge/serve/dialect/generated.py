@@ -16,7 +16,8 @@ from iop_edge.pool.estimate import estimate_tokens
 from iop_edge.serve.dialect.json_value import NOT_JSON
 
 _FOLD_CHARS = 4_096
-"""Text past this is counted and let go; a fold counts at most one token too many."""
+"""So much text at a time is counted and let go; a fold counts at most one token too many. Where it
+lies depends on the text alone, so that its pieces may be added in any size."""
 
 _SPOKEN = frozenset(
     {
@@ -45,9 +46,7 @@ class GeneratedText:
         self._pieces.append(piece)
         self._chars += len(piece)
         if self._chars >= self._fold_at_chars:
-            self._folded_tokens += self._count_pieces()
-            self._pieces.clear()
-            self._fold_at_chars = self._chars + _FOLD_CHARS
+            self._fold()
 
     def add_value(self, value: Any) -> None:
         """All that a model wrote in a decoded part of an answer, of whatever form it is."""
@@ -74,6 +73,14 @@ class GeneratedText:
         if chars_per_token is not None:
             return ceil(self._chars / chars_per_token)
         return max(1, self._folded_tokens + self._count_pieces())
+
+    def _fold(self) -> None:
+        text = "".join(self._pieces)
+        whole = len(text) - len(text) % _FOLD_CHARS
+        for begin in range(0, whole, _FOLD_CHARS):
+            self._folded_tokens += estimate_tokens([text[begin : begin + _FOLD_CHARS]]).estimate
+        self._pieces = [text[whole:]]
+        self._fold_at_chars += whole
 
     def _count_pieces(self) -> int:
         return estimate_tokens(["".join(self._pieces)]).estimate

@@ -165,11 +165,11 @@ class ChatObserver:
         except NOT_JSON:
             return self.other_event(payload)
         delta = chunk.choices[0].delta
-        if delta.content:
-            self.generated.add(delta.content)
         if delta.reasoning_content or delta.reasoning:
             # Some servers send the same text under both names.
             self.generated.add(delta.reasoning_content or delta.reasoning or "")
+        if delta.content:
+            self.generated.add(delta.content)
         return name_in(chunk.model)
 
     def other_event(self, payload: bytes) -> bytes:
@@ -204,11 +204,10 @@ class ChatObserver:
 
     def _add(self, delta: _Delta) -> None:
         add = self.generated.add
+        if delta.reasoning_content or delta.reasoning:
+            add(delta.reasoning_content or delta.reasoning or "")
         if delta.content:
             add(delta.content)
-        if delta.reasoning_content or delta.reasoning:
-            # Some servers send the same text under both names.
-            add(delta.reasoning_content or delta.reasoning or "")
         if delta.refusal:
             add(delta.refusal)
         for call in delta.tool_calls or ():

@@ -243,12 +243,12 @@ class CallerWork:
             return GatedRun(answer, is_first=is_first)
         return GatedRunWhole(answer, self._run_id, is_first=is_first)
 
-    def stitch(self) -> Stitch:
+    def stitch(self, kept_chars: int) -> Stitch:
         if not self.is_stream:
             return WholeStitch(self.run_reader)
         match self._protocol.surface:
             case "responses":
-                return StreamStitch(ToldResponse(self._response_stream))
+                return StreamStitch(ToldResponse(self._response_stream, kept_chars))
             case "messages":
                 return StreamStitch(ToldMessage(self._message_stream))
             case _:

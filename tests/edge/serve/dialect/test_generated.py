@@ -28,6 +28,9 @@ def test_text_is_counted_alike_in_pieces_of_any_size(size: int) -> None:
     generated = GeneratedText()
     for at in range(0, len(text), size):
         generated.add(text[at : at + size])
+    whole = GeneratedText()
+    whole.add(text)
+    assert generated.tokens() == whole.tokens()
     # Where it is folded, a word may be counted on both sides.
     assert of_words(300) <= generated.tokens() <= of_words(300) + len(text) // 4096 + 1
 

@@ -17,6 +17,8 @@ from iop_edge.serve.dialect.gated.listeners import (
 from iop_edge.serve.dialect.json_value import NOT_JSON
 
 T = TypeVar("T")
+_NOTHING = Raw()
+_TOLD_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
 
 
 class _Function(Struct):
@@ -33,7 +35,10 @@ class _ChatMessage(Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
     tool_calls: list[_Call] | None = None
+    function_call: Raw = _NOTHING
+    audio: Raw = _NOTHING
 
 
 class _Choice(Struct):
@@ -47,16 +52,21 @@ class _Chat(Struct):
 
 class _Part(Struct):
     type: str = ""
-    text: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def said(self) -> str:
+        return self.text or self.refusal or ""
 
 
 class _Item(Struct):
     type: str = ""
     content: list[_Part] | None = None
     summary: list[_Part] | None = None
-    call_id: str = ""
-    name: str = ""
-    arguments: str = ""
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
 
 
 class _Details(Struct):
@@ -71,10 +81,10 @@ class _Response(Struct):
 
 class _Block(Struct):
     type: str = ""
-    text: str = ""
-    thinking: str = ""
-    id: str = ""
-    name: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
     input: Raw = Raw(b"{}")
 
 
@@ -110,7 +120,11 @@ def chat_says(body: bytes) -> tuple[Said, ...]:
     ]
     finish = CHAT_FINISHES.get(choice.finish_reason or "", "stop")
     reasoning = message.reasoning_content or message.reasoning or ""
-    return _all_of(reasoning, message.content or "", calls, finish)
+    content = (message.content or "") + (message.refusal or "")
+    has_other = (
+        len(answer.choices) > 1 or _is_given(message.function_call) or _is_given(message.audio)
+    )
+    return _all_of(reasoning, content, calls, finish, has_other=has_other)
 
 
 def response_says(body: bytes) -> tuple[Said, ...]:
@@ -120,20 +134,25 @@ def response_says(body: bytes) -> tuple[Said, ...]:
     reasoning: list[str] = []
     content: list[str] = []
     calls: list[Said] = []
+    has_other = False
     for index, raw in enumerate(answer.output or ()):
         item = _decoded(raw, _item) or _Item()
-        parts = [part.text for part in item.content or () if part.type != "refusal"]
+        parts = [part.said for part in item.content or ()]
         if item.type == "reasoning":
-            reasoning += parts or [part.text for part in item.summary or ()]
+            reasoning += parts or [part.said for part in item.summary or ()]
         elif item.type == "message":
             content += parts
         elif item.type == "function_call":
-            calls.append(Said("tool_call", item.arguments, index, item.call_id, item.name))
+            arguments, name = item.arguments or "", item.name or ""
+            calls.append(Said("tool_call", arguments, index, item.call_id or "", name))
+        else:
+            has_other = True
     finish = "tool_calls" if calls else "stop"
     if answer.status == "incomplete":
         details = answer.incomplete_details or _Details()
         finish = RESPONSE_FINISHES.get(details.reason or "", "length")
-    return _all_of("".join(reasoning), "".join(content), calls, finish)
+    told = "".join(reasoning), "".join(content), calls, finish
+    return _all_of(*told, has_other=has_other)
 
 
 def message_says(body: bytes) -> tuple[Said, ...]:
@@ -143,24 +162,37 @@ def message_says(body: bytes) -> tuple[Said, ...]:
     blocks = answer.content
     calls = [
         Said(
-            "tool_call", bytes(block.input).decode("utf-8", "replace"), index, block.id, block.name
+            "tool_call",
+            bytes(block.input).decode("utf-8", "replace"),
+            index,
+            block.id or "",
+            block.name or "",
         )
         for index, block in enumerate(blocks)
         if block.type == "tool_use"
     ]
     return _all_of(
-        "".join(block.thinking for block in blocks if block.type == "thinking"),
-        "".join(block.text for block in blocks if block.type == "text"),
+        "".join(block.thinking or "" for block in blocks if block.type == "thinking"),
+        "".join(block.text or "" for block in blocks if block.type == "text"),
         calls,
         MESSAGE_FINISHES.get(answer.stop_reason or "", "stop"),
+        has_other=any(block.type not in _TOLD_BLOCKS for block in blocks),
     )
 
 
-def _all_of(reasoning: str, content: str, calls: list[Said], finish: str) -> tuple[Said, ...]:
-    said = [Said("reasoning", reasoning)] if reasoning else []
+def _all_of(
+    reasoning: str, content: str, calls: list[Said], finish: str, *, has_other: bool
+) -> tuple[Said, ...]:
+    said = [Said("other", "")] if has_other else []
+    if reasoning:
+        said.append(Said("reasoning", reasoning))
     if content:
         said.append(Said("content", content))
     return (*said, *calls, Said("finish", finish))
+
+
+def _is_given(raw: Raw) -> bool:
+    return raw is not _NOTHING and bytes(raw) != b"null"
 
 
 def _decoded(body: bytes | Raw, decoder: Decoder[T]) -> T | None:

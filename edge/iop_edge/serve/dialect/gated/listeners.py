@@ -93,13 +93,20 @@ class Listener(ABC):
 
     def _observed(self, payload: bytes) -> bytes:
         """What the protocol's own observer makes of an event, which counts it, too."""
-        self._uncounted += self._said[self._counted :]
-        self._counted = len(self._said)
         self._count()
         return self._observer.event(payload)
 
+    def _unusual(self, payload: bytes) -> bytes:
+        """The same of an event of a form that is not known, which may say anything."""
+        name = self._observed(payload)
+        if not payload.startswith(b"["):
+            self._said.append(_OTHER)
+        return name
+
     def _count(self) -> None:
         """Texts are counted together, in their order."""
+        self._uncounted += self._said[self._counted :]
+        self._counted = len(self._said)
         if self._uncounted:
             texts = [one.name + one.text for one in self._uncounted if one.kind in _COUNTED]
             self._observer.generated.add("".join(texts))
@@ -147,9 +154,9 @@ class _AnyChunk(Struct, gc=False):
 
 class _Item(Struct, gc=False):
     type: str = ""
-    call_id: str = ""
-    name: str = ""
-    arguments: str = ""
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
 
 
 class _Details(Struct, gc=False):
@@ -177,10 +184,10 @@ class _BlockDelta(Struct, gc=False):
 
 class _Block(Struct, gc=False):
     type: str = ""
-    text: str = ""
-    thinking: str = ""
-    id: str = ""
-    name: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
     input: Raw = _NOTHING
 
 
@@ -200,11 +207,12 @@ _messages_event = msgspec.json.Decoder(_MessagesEvent).decode
 class ChatListener(Listener):
     """Chunks of a chat completion. Only the first choice speaks. A refusal is content, too."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_ids", "_numbers")
 
     def __init__(self) -> None:
         super().__init__(ChatObserver())
-        self._calls: list[str] = []
+        self._ids: list[str] = []
+        self._numbers: dict[int, int] = {}
 
     def event(self, payload: bytes) -> bytes:
         said = self._said
@@ -269,16 +277,28 @@ class ChatListener(Listener):
             self._said.append(_OTHER)
 
     def _hear_call(self, call: _ToolCall) -> None:
-        calls, index = self._calls, call.index
-        if index is None:
-            # Some servers number no calls; one that has a new id is a new one.
-            is_new = not calls or (call.id and call.id != calls[-1])
-            index = len(calls) if is_new else len(calls) - 1
-        if index >= len(calls):
-            calls.append(call.id or "")
+        number = self._number_of(call)
         function = call.function or _Function()
         name, arguments = function.name or "", function.arguments or ""
-        self._said.append(Said("tool_call", arguments, index, call.id or "", name))
+        self._said.append(Said("tool_call", arguments, number, call.id or "", name))
+
+    def _number_of(self, call: _ToolCall) -> int:
+        """Which call of the answer a fragment belongs to, counted from 0.
+
+        Some servers number no calls, and some give all of them the same number: what has a new id
+        is a new one.
+        """
+        ids = self._ids
+        if call.index is None:
+            number = len(ids) - 1 if ids else None
+        else:
+            number = self._numbers.get(call.index)
+        if number is None or (call.id and ids[number] and call.id != ids[number]):
+            number = len(ids)
+            ids.append(call.id or "")
+        if call.index is not None:
+            self._numbers[call.index] = number
+        return number
 
 
 class ResponsesListener(Listener):
@@ -303,7 +323,7 @@ class ResponsesListener(Listener):
         try:
             event = _responses_event(payload)
         except NOT_JSON:
-            return self._observed(payload)
+            return self._unusual(payload)
         kind = self._KINDS.get(event.type)
         if kind is not None and event.delta is not None:
             if kind == "content":
@@ -324,14 +344,22 @@ class ResponsesListener(Listener):
         if event.type == "response.output_item.added":
             if item is not None and item.type == "function_call":
                 self._calls[index] = False
-                self._said.append(Said("tool_call", "", index, item.call_id, item.name))
+                self._said.append(Said("tool_call", "", index, item.call_id or "", item.name or ""))
             elif item is None or item.type not in self._SPOKEN_ITEMS:
                 self._said.append(_OTHER)
         elif event.type == "response.output_item.done":
             # Not every server tells the arguments in fragments before it tells them whole.
             if item is not None and item.type == "function_call" and not self._calls.get(index):
                 self._calls[index] = True
-                self._said.append(Said("tool_call", item.arguments, index, item.call_id, item.name))
+                self._said.append(
+                    Said(
+                        "tool_call",
+                        item.arguments or "",
+                        index,
+                        item.call_id or "",
+                        item.name or "",
+                    )
+                )
         elif event.type == "response.completed":
             self._said.append(Said("finish", "tool_calls" if self._calls else "stop"))
         elif event.type == "response.incomplete":
@@ -355,7 +383,7 @@ class MessagesListener(Listener):
         try:
             event = _messages_event(payload)
         except NOT_JSON:
-            return self._observed(payload)
+            return self._unusual(payload)
         delta = event.delta
         if event.type == "content_block_delta" and delta is not None:
             if delta.text:
@@ -381,7 +409,7 @@ class MessagesListener(Listener):
             given = bytes(block.input)
             # An empty object stands for what the fragments will tell.
             arguments = given.decode("utf-8", "replace") if len(given) > 2 else ""
-            self._said.append(Said("tool_call", arguments, index, block.id, block.name))
+            self._said.append(Said("tool_call", arguments, index, block.id or "", block.name or ""))
         elif block.type == "text" and block.text:
             self._said.append(Said("content", block.text))
         elif block.type == "thinking" and block.thinking:

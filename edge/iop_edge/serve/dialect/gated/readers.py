@@ -84,7 +84,7 @@ class _Events(Piece, frozen=True, gc=False):
         ends = iter((*self.begins[1:], len(self.heard)))
         begin = 0
         for raw, has_data in events_of(self.raw or b""):
-            end = next(ends) if has_data else begin
+            end = next(ends, len(self.heard)) if has_data else begin
             yield Piece(self.heard[begin:end], raw)
             begin = end
 

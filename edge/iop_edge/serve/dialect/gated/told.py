@@ -150,12 +150,16 @@ class _ResponsesEvent(Struct):
 
 
 class ToldResponse:
-    """A response: what it says of itself, its items, and how many events it has had."""
+    """A response: what it says of itself, its items, and how many events it has had.
 
-    is_settled = False
+    Its rest tells the text of its last item once more, so that is kept, until more than
+    `kept_chars` have been told: then it cannot be continued.
+    """
 
-    def __init__(self, new_renderer: Callable[[], ResponseStream]) -> None:
+    def __init__(self, new_renderer: Callable[[], ResponseStream], kept_chars: int) -> None:
         self._new_renderer = new_renderer
+        self._chars_left = kept_chars
+        self.is_settled = False
         self._head: dict[str, Raw] = {}
         self._items: list[OutputItem] = []
         self._events = 0
@@ -173,8 +177,13 @@ class ToldResponse:
             self._last = b""
             for told in _events(raw, _ResponsesEvent):
                 self._look_at(told)
+        texts = [one.text for one in said if one.kind in _TEXT]
+        self._chars_left -= sum(map(len, texts))
         if self._items:
-            self._items[-1].pieces += [one.text for one in said if one.kind in _TEXT]
+            self._items[-1].pieces += texts
+        if self._chars_left < 0:
+            self._items.clear()
+            self.is_settled = True
 
     def renderer(self) -> ResponseStream:
         for told in _events(self._last, _ResponsesEvent):

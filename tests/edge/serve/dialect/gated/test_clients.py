@@ -37,7 +37,7 @@ SECOND = (
 
 def stitched(surface: Surface, paths: tuple[str, str], is_stream: bool = True) -> bytes:
     work = work_for(surface, is_stream, stream_options={"include_usage": True})
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     if is_stream:
         pieces = read_first(work, surface, paths[0], FIRST)
     else:

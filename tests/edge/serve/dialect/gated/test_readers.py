@@ -126,6 +126,7 @@ FORMS = (
     b"id: 7\ndata: %s\nretry: 5\n\n", b": a comment\n\ndata: %s\n\n", b":\n\n\n\ndata: %s\n\n",
     b"\xef\xbb\xbfdata: %s\n\n", b"data: %s\n\n: no data\n\n", b"event: alone\n\ndata: %s\n\n",
     b"data: \ndata: %s\n\n", b"data: %s", b"\n", b"\r", b"data: {\n\n", b"\xff%s\n\n",
+    b"event: m\rdata: %s\ndata: \n\n", b"event: m\rdata: %s\r\r",
 )  # fmt: skip
 
 
@@ -344,6 +345,37 @@ def test_only_the_first_choice_speaks_and_others_are_known_to_have() -> None:
             {"type": "content_block_start", "content_block": {"type": "server_tool_use"}},
             OTHER,
         ),
+        (
+            "messages",
+            {
+                "type": "content_block_start",
+                "content_block": {"type": "tool_use", "id": "c", "name": "f", "text": None},
+            },
+            call(0, "", "c", "f"),
+        ),
+        ("messages", {"type": "content_block_delta", "index": "0", "delta": {"text": "x"}}, OTHER),
+        (
+            "responses",
+            {"type": "response.output_item.added", "item": {"type": "mcp_call", "name": None}},
+            OTHER,
+        ),
+        (
+            "responses",
+            {
+                "type": "response.output_item.added",
+                "item": {"type": "tool_search_call", "arguments": {"odd": 1}},
+            },
+            OTHER,
+        ),
+        (
+            "responses",
+            {
+                "type": "response.output_item.added",
+                "item": {"type": "function_call", "call_id": "c", "name": "f", "arguments": None},
+            },
+            call(0, "", "c", "f"),
+        ),
+        ("responses", {"type": "response.output_text.delta", "delta": {"odd": 1}}, OTHER),
     ],
 )
 def test_whatever_a_caller_reads_is_known_to_have_been_said(
@@ -395,6 +427,64 @@ def test_reasoning_goes_by_several_names(name: str) -> None:
     whole = relayed_reader(work_for("chat", is_stream=False), is_first=True)
     whole.feed(event)
     assert said_of(whole.end()) == [thought("hm"), finish()]
+
+
+@pytest.mark.req("GATE-7")
+def test_calls_that_share_a_number_are_told_by_their_ids() -> None:
+    reader = relayed_reader(work_for("chat"), is_first=True)
+    said = []
+    for one in (
+        {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}},
+        {"index": 0, "function": {"arguments": "}"}},
+        {"index": 0, "id": "b", "function": {"name": "g", "arguments": "{"}},
+        {"index": 0, "id": "b", "function": {"arguments": "}"}},
+        {"index": 7, "id": "c", "function": {"name": "h", "arguments": "{}"}},
+    ):
+        body = {"model": "m", "choices": [{"delta": {"tool_calls": [one]}}]}
+        said += said_of(reader.feed(b"data: %s\n\n" % json.dumps(body).encode()))
+    assert said == [
+        call(0, "{", "a", "f"),
+        call(0, "}"),
+        call(1, "{", "b", "g"),
+        call(1, "}", "b"),
+        call(2, "{}", "c", "h"),
+    ]
+
+
+@pytest.mark.req("GATE-5", "GATE-7")
+@pytest.mark.parametrize(
+    ("surface", "body"),
+    [
+        ("chat", {"choices": [{"message": {"content": "x", "function_call": {"name": "f"}}}]}),
+        ("chat", {"choices": [{"message": {"content": "x", "audio": {"id": "a"}}}]}),
+        ("chat", {"choices": [{"message": {"content": "x"}}, {"message": {"content": "y"}}]}),
+        ("responses", {"status": "completed", "output": [{"type": "web_search_call"}]}),
+        ("responses", {"status": "completed", "output": [{"type": "message", "content": 7}]}),
+        ("messages", {"content": [{"type": "server_tool_use"}, {"type": "text", "text": "x"}]}),
+    ],
+)
+def test_a_body_says_that_there_is_more_in_it_than_can_be_told_again(
+    surface: Surface, body: dict[str, Any]
+) -> None:
+    raw = json.dumps({"model": "served", **body}).encode()
+    reader = relayed_reader(work_for(surface, is_stream=False), is_first=True)
+    assert reader.feed(raw) == ()
+    [piece] = reader.end()
+    assert piece.said[0] == OTHER
+    assert piece.raw is not None
+
+
+@pytest.mark.req("GATE-1")
+def test_what_was_said_before_a_fault_is_counted_as_without_the_gate() -> None:
+    chunk = json.dumps({"model": "m", "choices": [{"delta": {"content": "Nine words. " * 9}}]})
+    arrived = b"data: %s\n\ndata: {\n\n" % chunk.encode()
+    work = work_for("chat")
+    counted = []
+    for reader in (work.reader(200, (), SERVED), relayed_reader(work, is_first=True)):
+        with pytest.raises(Fault):
+            reader.feed(arrived)
+        counted.append(reader.generated_tokens(None))
+    assert counted[0] == counted[1] > 9
 
 
 def test_a_call_that_has_no_number_is_told_by_its_id() -> None:

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from iop_edge.gate.evidence import Piece, Said
 from iop_edge.runtime.work import ReportedUsage, Surface
+from iop_edge.serve.dialect.gated.stitch import StreamStitch
+from iop_edge.serve.dialect.gated.told import ToldResponse
 from iop_shared.ids import Target
 from tests.edge.serve.dialect.gated.rig import (
     SURFACES,
@@ -58,7 +60,7 @@ def test_a_stream_goes_on_from_wherever_it_was_cut(
     reason: str,
 ) -> None:
     work = work_for(surface, stream_options={"include_usage": True})
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     whole = read_first(work, surface, first_path, [*first, finish()])
     unfinished = takewhile(lambda piece: finish() not in piece.said, whole)
     released = list(islice(unfinished, cut))
@@ -98,7 +100,7 @@ def test_a_whole_answer_is_one_of_both_attempts(
     kept_chars: int,
 ) -> None:
     work = work_for(surface, is_stream=False)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     (whole,) = read_first(work, surface, first_path, [*first, finish()])
     begun = [said for said in whole.said if said.kind != "finish"][:kept]
     if begun:
@@ -118,7 +120,7 @@ def test_a_whole_answer_is_one_of_both_attempts(
 @pytest.mark.parametrize("silence", [0, 3, 40])
 def test_a_chat_goes_on_under_the_id_that_it_was_told_however_late(silence: int) -> None:
     work = work_for("chat")
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     silent = [
         Piece((), b'data: {"model":"mine","choices":[]}\n\n'),
         Piece((), b'data: {"id":"up_1","model":"mine","choices":[]}\n\n'),
@@ -147,7 +149,7 @@ def test_an_answer_goes_on_from_events_that_came_together(
     events = upstream(surface, True, first)[:cut]
     released = relayed_reader(work, is_first=True).feed(b"".join(events))
     later = read_later(work, surface, first_path, [*second, finish()])
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     answer = b"".join([*map(stitch.write, [*released, *later]), stitch.end(USAGE)])
     assert answer.startswith(b"".join(piece.raw or b"" for piece in released))
     told = heard(surface, True, answer)
@@ -174,7 +176,7 @@ def test_tool_calls_of_a_later_attempt_stand_behind_the_first_ones_text(
     surface: Surface, first_path: str, second_path: str, is_stream: bool
 ) -> None:
     work = work_for(surface, is_stream)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     written = []
     # The calls of the first attempt are held, judged and dropped.
     for piece in read_first(work, surface, first_path, CALLED):
@@ -200,7 +202,7 @@ def test_an_answer_of_which_nothing_was_released_begins_with_the_next_attempt(
     surface: Surface, path: str, is_stream: bool
 ) -> None:
     work = work_for(surface, is_stream)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     pieces = read_later(work, surface, path, [thought("hm"), content("hello"), finish()])
     answer = b"".join([*map(stitch.write, pieces), stitch.end(USAGE)])
     told = heard(surface, is_stream, answer)
@@ -212,7 +214,7 @@ def test_an_answer_of_which_nothing_was_released_begins_with_the_next_attempt(
 @pytest.mark.parametrize("surface", SURFACES)
 def test_a_third_attempt_goes_on_as_the_second_did(surface: Surface) -> None:
     work = work_for(surface)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     pieces = [
         *read_first(work, surface, "tunnel", [thought("h"), content("on")]),
         *read_later(work, surface, "normalized", [content("e ")]),
@@ -231,7 +233,7 @@ def test_nothing_is_added_to_an_answer_that_passed_as_it_came(
     surface: Surface, path: str, is_stream: bool, usage: ReportedUsage
 ) -> None:
     work = work_for(surface, is_stream)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     pieces = read_first(work, surface, path, CALLED)
     answer = b"".join([*map(stitch.write, pieces), stitch.end(usage)])
     assert answer == b"".join(piece.raw or b"" for piece in pieces)
@@ -243,7 +245,7 @@ def test_nothing_is_added_to_an_answer_that_passed_as_it_came(
 )])  # fmt: skip
 def test_the_usage_is_that_of_the_whole_run(surface: Surface, asked: bool) -> None:
     work = work_for(surface, **({"stream_options": {"include_usage": True}} if asked else {}))
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     pieces = [
         *read_first(work, surface, "tunnel", [content("one ")]),
         *read_later(work, surface, "tunnel", [content("two"), finish()]),
@@ -261,7 +263,7 @@ def test_the_usage_is_that_of_the_whole_run(surface: Surface, asked: bool) -> No
 @pytest.mark.parametrize("surface", SURFACES)
 def test_an_error_that_a_later_attempt_told_is_the_end(surface: Surface) -> None:
     work = work_for(surface)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     reader = work.gated_reader(200, (), Target("served"), is_first=False)
     error = {
         "chat": b'data: {"error":{"message":"broken"}}\n\n',
@@ -282,7 +284,7 @@ def test_an_error_that_a_later_attempt_told_is_the_end(surface: Surface) -> None
 def stitched(surface: Surface, events: list[dict[str, Any]], spoken: list[Said]) -> list[Any]:
     """What follows these events of a first attempt."""
     work = work_for(surface)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     reader = work.gated_reader(200, (), Target("served"), is_first=True)
     for event in events:
         for piece in reader.feed(b"data: %s\n\n" % json.dumps(event).encode()):
@@ -364,7 +366,7 @@ def test_an_item_of_which_nothing_was_told_is_closed_before_the_next(
 @pytest.mark.parametrize(("surface", "path"), EVERY_ONE)
 def test_an_answer_that_has_finished_says_nothing_more(surface: Surface, path: str) -> None:
     work = work_for(surface)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     whole = read_first(work, surface, "tunnel", [content("all"), finish()])
     until_finish = [piece for piece in whole if piece.said or piece is whole[0]]
     more = read_later(work, surface, path, [content(" and more"), finish("length")])
@@ -379,3 +381,14 @@ def test_an_answer_that_has_finished_says_nothing_more(surface: Surface, path: s
             "messages": b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
         }[surface]
     )
+
+
+@pytest.mark.req("GATE-5")
+def test_of_a_response_that_cannot_be_continued_any_more_no_text_is_kept() -> None:
+    told = ToldResponse(lambda: pytest.fail("nothing is left to be told"), 100)
+    stitch = StreamStitch(told)
+    for event in upstream("responses", True, [content("Twenty characters ok")] * 10)[:-3]:
+        for piece in relayed_reader(work_for("responses"), is_first=True).feed(event):
+            stitch.write(piece)
+    assert told.is_settled
+    assert told._items == []

@@ -74,7 +74,7 @@ def test_a_loop_is_cut_at_the_same_character_however_many_events_come_at_once(
         work = work_for(surface)
         gate = Gate(OPTIONS, lambda: REQUEST, {}, key=b"k" * 32)
         gate.begin((GUARD,))
-        reader, stitch = relayed_reader(work, is_first=True), work.stitch()
+        reader, stitch = relayed_reader(work, is_first=True), work.stitch(1 << 24)
         effects: list[Effect] = []
         for at in range(0, len(events), at_once):
             effects += gate.take(reader.feed(b"".join(events[at : at + at_once])), 0.0)
@@ -135,7 +135,7 @@ def test_an_answer_outlives_two_attempts_that_break_off(
 ) -> None:
     work = work_for(surface, is_stream)
     gate = Gate(OPTIONS, lambda: REQUEST, {}, key=b"k" * 32)
-    stitch = work.stitch()
+    stitch = work.stitch(1 << 24)
     written: list[bytes] = []
     released: list[Said] = []
     ends = [CALL, finish("tool_calls")] if calls else [finish()]
