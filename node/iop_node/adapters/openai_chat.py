@@ -24,6 +24,7 @@ from iop_node.adapters.base import (
     ToolCallDelta,
     Usage,
 )
+from iop_shared.call_numbers import CallNumbers
 from iop_shared.errors import Code, Fault
 
 _OPTIONS = (
@@ -193,6 +194,7 @@ class ChatReader:
 
     def __init__(self) -> None:
         self._has_tool_calls = False
+        self._numbers = CallNumbers()
         self._finish: FinishReason | None = None
         self.is_done = False
         """The stream's own terminal marker was seen."""
@@ -234,10 +236,11 @@ class ChatReader:
                 yield ReasoningDelta(reasoning)
             if message.content:
                 yield TextDelta(message.content)
+            is_whole = choice.delta is None
             for place, call in enumerate(message.tool_calls or ()):
                 self._has_tool_calls = True
                 yield ToolCallDelta(
-                    index=place if call.index is None else call.index,
+                    index=place if is_whole else self._numbers.of(call.index, call.id or ""),
                     id=call.id or "",
                     name=call.function.name or "",
                     arguments_json=call.function.arguments or "",

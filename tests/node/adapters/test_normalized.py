@@ -18,6 +18,7 @@ from iop_node.adapters.base import (
     Usage,
 )
 from iop_node.adapters.ollama_chat import chat_request as ollama_request
+from iop_node.adapters.openai_chat import ChatReader
 from iop_node.adapters.openai_chat import chat_request as openai_request
 from iop_shared.errors import Code, Fault
 
@@ -292,6 +293,23 @@ OLLAMA_EVENTS = [
     Usage(input_tokens=5, output_tokens=7),
     Finish("tool_calls"),
 ]
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_calls_that_share_a_number_are_told_apart_by_their_ids(index):
+    def fragment(arguments: str, **named: str) -> bytes:
+        call = {"index": index, "function": {"arguments": arguments}, **named}
+        return json.dumps(delta(tool_calls=[call])).encode()
+
+    reader = ChatReader()
+    pieces = [fragment("{", id="c1"), fragment("}"), fragment("{", id="c2"), fragment("}")]
+    events = [event for piece in pieces for event in reader.read(piece)]
+    assert [(event.index, event.arguments_json) for event in events] == [
+        (0, "{"),
+        (0, "}"),
+        (1, "{"),
+        (1, "}"),
+    ]
 
 
 def compact(events) -> list:

@@ -25,6 +25,7 @@ from iop_edge.serve.dialect.observers import (
     ResponsesObserver,
     name_in,
 )
+from iop_shared.call_numbers import CallNumbers
 
 _NOTHING = Raw()
 _MOST_UNCOUNTED = 64
@@ -207,12 +208,11 @@ _messages_event = msgspec.json.Decoder(_MessagesEvent).decode
 class ChatListener(Listener):
     """Chunks of a chat completion. Only the first choice speaks. A refusal is content, too."""
 
-    __slots__ = ("_ids", "_numbers")
+    __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
         super().__init__(ChatObserver())
-        self._ids: list[str] = []
-        self._numbers: dict[int, int] = {}
+        self._numbers = CallNumbers()
 
     def event(self, payload: bytes) -> bytes:
         said = self._said
@@ -277,28 +277,10 @@ class ChatListener(Listener):
             self._said.append(_OTHER)
 
     def _hear_call(self, call: _ToolCall) -> None:
-        number = self._number_of(call)
+        number = self._numbers.of(call.index, call.id or "")
         function = call.function or _Function()
         name, arguments = function.name or "", function.arguments or ""
         self._said.append(Said("tool_call", arguments, number, call.id or "", name))
-
-    def _number_of(self, call: _ToolCall) -> int:
-        """Which call of the answer a fragment belongs to, counted from 0.
-
-        Some servers number no calls, and some give all of them the same number: what has a new id
-        is a new one.
-        """
-        ids = self._ids
-        if call.index is None:
-            number = len(ids) - 1 if ids else None
-        else:
-            number = self._numbers.get(call.index)
-        if number is None or (call.id and ids[number] and call.id != ids[number]):
-            number = len(ids)
-            ids.append(call.id or "")
-        if call.index is not None:
-            self._numbers[call.index] = number
-        return number
 
 
 class ResponsesListener(Listener):
