@@ -166,11 +166,12 @@ class Gate:
         self._close_attempt()
         self.saw_error()
         cause = _CUT.get(fault.code)
-        if cause is None:
-            return self._without_repair(fault)
-        if cause == "upstream_closed" and self._reading.has_finished:
-            # Nothing is left to be said but the end, which such an upstream does not tell (OAI-7).
-            return [*self._released(self._reading.rest()), Fail(fault)]
+        is_untold_end = cause == "upstream_closed" and self._reading.has_finished
+        if cause is None or is_untold_end:
+            # Nothing is asked for again, so nothing that came is dropped. After a finish nothing is
+            # left to be said but the end, which such an upstream does not tell (OAI-7).
+            held = () if self._unrepaired else self._released(self._reading.rest())
+            return [*held, *self._without_repair(fault)]
         is_unread = self._recorder.is_empty
         strategy: Strategy = "exact_replay" if is_unread else "continuation_repair"
         step = self._step(strategy, cause, fault, None if is_unread else CONTINUE)
@@ -269,7 +270,8 @@ class Gate:
             recorded,
             directive,
             self._budget.temperature() if is_continuation else None,
-            room.output_tokens,
+            # After a finish only an upstream's end is missing (OAI-7), and no word more.
+            1 if is_continuation and self._reading.has_finished else room.output_tokens,
             avoids_tried=cause in _CUT.values(),
         )
 

@@ -144,6 +144,7 @@ class Reading:
                 kind = said.kind
                 if kind == "content" or kind == "reasoning":
                     self._speaking = kind
+                    self.has_finished = False
                     if self._bound_runes:
                         watch = self._watches.get(kind) or self._watch(kind)
                         loop = watch.feed(said.text)
@@ -156,6 +157,7 @@ class Reading:
                     self._calls.add(said)
                     may_go = may_go and not self._holds_calls
                 elif kind == "finish":
+                    self._speaking = None
                     self.has_finished = True
                     self._is_cut_short = said.text in _CUT_SHORT
                 else:
@@ -245,8 +247,8 @@ class Reading:
                 self._read_unheard(one.text)
                 continue
             seam = self._seams.get(one.kind)
+            yield from self._flushed(but=seam)
             if seam is None:
-                yield from self._flushed()
                 yield one
             elif text := seam.feed(one.text):
                 yield structs.replace(one, text=text)
@@ -259,10 +261,11 @@ class Reading:
             if loop is not None:
                 self._found("reasoning", watch, loop)
 
-    def _flushed(self) -> Iterator[Said]:
+    def _flushed(self, but: Seam | None = None) -> Iterator[Said]:
         """What the seams still hold, when something else follows or the answer ends."""
         for channel in _CHANNELS:
-            if text := self._seams[channel].end():
+            seam = self._seams[channel]
+            if seam is not but and seam.has_begun and (text := seam.end()):
                 yield Said(channel, text)
 
 

@@ -17,6 +17,9 @@ MAX_OVERLAP = 4096
 """Characters of the old text that are compared; so many of the new one are held at most."""
 
 _MIN_WORD = 2
+_MIN_WHOLE = 4
+"""Of an old text that is short: all of it said again is no chance."""
+
 _MIN_UNSPACED = 2
 _UNSPACED = re.compile(r"[\u3040-\u30ff]?[\u3400-\u9fff][\u3040-\u30ff\u3400-\u9fff]*").fullmatch
 """A script that puts nothing between its words."""
@@ -34,6 +37,11 @@ class Seam:
         """Characters that were not told twice."""
 
     @property
+    def has_begun(self) -> bool:
+        """New text has come."""
+        return bool(self._head)
+
+    @property
     def is_closed(self) -> bool:
         """Nothing is held any more, and nothing will be."""
         return not self._tail
@@ -43,7 +51,7 @@ class Seam:
         if not self._tail:
             return text
         self._head += text
-        if self._may_agree_further():
+        if self._may_agree_further() or self._is_one_letter():
             return ""
         return self._close()
 
@@ -55,6 +63,10 @@ class Seam:
         """Whether all of the new text so far stands in the old one, which then goes on."""
         tail, head = self._tail, self._head
         return 0 <= tail.find(head) < len(tail) - len(head)
+
+    def _is_one_letter(self) -> bool:
+        """Whether it ends as the old text does, and the next character tells if that is a word."""
+        return len(self._head.strip()) == 1 and self._tail.endswith(self._head)
 
     def _close(self) -> str:
         overlap = self._overlap()
@@ -73,7 +85,9 @@ class Seam:
                 return len(tail) - at
             at = tail.find(first, at + 1)
         for length in range(min(len(tail), len(head), MIN_OVERLAP - 1), 0, -1):
-            if tail.endswith(head[:length]) and self._is_last_word(length):
+            if tail.endswith(head[:length]) and (
+                self._is_last_word(length) or (length == len(tail) >= _MIN_WHOLE)
+            ):
                 return length
         return 0
 

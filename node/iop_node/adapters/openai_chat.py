@@ -240,7 +240,7 @@ class ChatReader:
             for place, call in enumerate(message.tool_calls or ()):
                 self._has_tool_calls = True
                 yield ToolCallDelta(
-                    index=place if is_whole else self._numbers.of(call.index, call.id or ""),
+                    index=place if is_whole else self._number_of(call),
                     id=call.id or "",
                     name=call.function.name or "",
                     arguments_json=call.function.arguments or "",
@@ -250,6 +250,9 @@ class ChatReader:
                 raise Fault(Code.UPSTREAM_CLOSED, "the upstream broke its answer off")
             # A reason that we do not know is an end nevertheless.
             self._finish = _FINISH_REASONS.get(choice.finish_reason, "stop")
+
+    def _number_of(self, call: _ToolCall) -> int:
+        return self._numbers.of(call.index, call.id or "", call.function.name or "")
 
 
 def _usage(usage: _Usage) -> Usage:

@@ -233,6 +233,50 @@ def test_a_continuation_whose_reasoning_loops_is_stopped_though_nobody_is_told_i
     assert [match.channel for match in gate.report().matches] == ["reasoning"]
 
 
+@pytest.mark.req("GATE-7", "OAI-7")
+@pytest.mark.parametrize("code", [Code.UPSTREAM_IDLE_TIMEOUT, Code.UPSTREAM_INVALID])
+@pytest.mark.parametrize("held", [[call("{}"), FINISH], [content(LOOP + LOOP[:30])]])
+def test_what_is_held_goes_on_before_a_fault_that_nothing_is_asked_for_again_after(
+    code: Code, held: list[Piece]
+):
+    gate = gate_of()
+    assert gate.take(held, 0.0) == []
+    fault = Fault(code, "odd")
+    assert gate.failed(fault) == [*held, Fail(fault)]
+
+
+@pytest.mark.req("GATE-7", "OAI-7")
+def test_behind_a_finish_a_lost_node_is_asked_for_an_end_and_no_word_more():
+    gate = gate_of(asked=100, limit=100)
+    gate.take([content("That is all."), FINISH], 0.0)
+    [repair] = gate.failed(LOST)
+    assert isinstance(repair, Repair)
+    assert repair.output_tokens == 1
+
+
+@pytest.mark.req("GATE-7")
+def test_a_finish_that_more_text_follows_was_none():
+    gate = gate_of(asked=100, limit=100)
+    gate.take([content("It began"), FINISH, content(" so.")], 0.0)
+    [repair] = gate.failed(Fault(Code.UPSTREAM_CLOSED, "cut"))
+    assert isinstance(repair, Repair)
+    assert repair.output_tokens != 1
+
+
+@pytest.mark.req("GATE-5")
+def test_what_a_seam_holds_of_a_reasoning_goes_before_the_answer_that_follows():
+    gate = gate_of()
+    gate.take([thought("The answer is forty-two and not more, so I think.")], 0.0)
+    gate.failed(LOST)
+    gate.begin((guard(),))
+    [first, *_] = gate.take(
+        [Piece((Said("reasoning", "The answer"),)), Piece((Said("content", "Hello."),))], 0.0
+    )
+    assert isinstance(first, Piece)
+    said = [one for piece in [first, *_] if isinstance(piece, Piece) for one in piece.said]
+    assert [one.kind for one in said] == ["reasoning", "content"]
+
+
 @pytest.mark.req("GATE-7")
 def test_a_lost_node_is_replayed_while_nothing_was_released_and_continued_after():
     gate = gate_of()

@@ -39,6 +39,8 @@ def test_the_longest_overlap_counts_also_where_a_shorter_one_ends_first():
         ("日本の首都", "首都です", "日本の首都です"),
         ("これは", "はい", "これははい"),
         ("a", "abc", "aabc"),
+        ("a", "a cat", "a cat"),
+        ("Yes, I ", "Yes, I think so.", "Yes, I think so."),
         ("It costs 1", "15 euros", "It costs 115 euros"),
         ("over", "see", "oversee"),
         ("on the", "theory", "on theory"),

@@ -297,12 +297,13 @@ OLLAMA_EVENTS = [
 
 @pytest.mark.parametrize("index", [0, None])
 def test_calls_that_share_a_number_are_told_apart_by_their_ids(index):
-    def fragment(arguments: str, **named: str) -> bytes:
-        call = {"index": index, "function": {"arguments": arguments}, **named}
+    def fragment(arguments: str, call_id: str = "") -> bytes:
+        function = {"name": "add", "arguments": arguments} if call_id else {"arguments": arguments}
+        call = {"index": index, "id": call_id, "function": function}
         return json.dumps(delta(tool_calls=[call])).encode()
 
     reader = ChatReader()
-    pieces = [fragment("{", id="c1"), fragment("}"), fragment("{", id="c2"), fragment("}")]
+    pieces = [fragment("{", "c1"), fragment("}"), fragment("{", "c2"), fragment("}")]
     events = [event for piece in pieces for event in reader.read(piece)]
     assert [(event.index, event.arguments_json) for event in events] == [
         (0, "{"),

@@ -13,6 +13,7 @@ from iop_edge.serve.dialect.gated.listeners import (
     CHAT_FINISHES,
     MESSAGE_FINISHES,
     RESPONSE_FINISHES,
+    given_arguments,
 )
 from iop_edge.serve.dialect.json_value import NOT_JSON
 
@@ -163,7 +164,7 @@ def message_says(body: bytes) -> tuple[Said, ...]:
     calls = [
         Said(
             "tool_call",
-            bytes(block.input).decode("utf-8", "replace"),
+            given_arguments(block.input) or "{}",
             index,
             block.id or "",
             block.name or "",

@@ -171,6 +171,7 @@ class _Response(Struct, gc=False):
 class _ResponsesEvent(Struct, gc=False):
     type: str = ""
     delta: str | None = None
+    arguments: str | None = None
     output_index: int = 0
     item: _Item | None = None
     response: _Response | None = None
@@ -277,9 +278,9 @@ class ChatListener(Listener):
             self._said.append(_OTHER)
 
     def _hear_call(self, call: _ToolCall) -> None:
-        number = self._numbers.of(call.index, call.id or "")
         function = call.function or _Function()
         name, arguments = function.name or "", function.arguments or ""
+        number = self._numbers.of(call.index, call.id or "", name)
         self._said.append(Said("tool_call", arguments, number, call.id or "", name))
 
 
@@ -313,13 +314,17 @@ class ResponsesListener(Listener):
             elif kind == "reasoning":
                 self._said.append(Said("reasoning", event.delta))
             else:
-                self._calls[event.output_index] = True
+                self._calls[event.output_index] = self._has_arguments(event)
                 self._said.append(Said("tool_call", event.delta, event.output_index))
             return b""
         name = self._observed(payload)
         self._hear(event)
         self._counted = len(self._said)
         return name
+
+    def _has_arguments(self, event: _ResponsesEvent) -> bool:
+        """Whether the call of this event has been told arguments, this one's included."""
+        return bool(event.delta) or self._calls.get(event.output_index, False)
 
     def _hear(self, event: _ResponsesEvent) -> None:
         item, index = event.item, event.output_index
@@ -329,6 +334,10 @@ class ResponsesListener(Listener):
                 self._said.append(Said("tool_call", "", index, item.call_id or "", item.name or ""))
             elif item is None or item.type not in self._SPOKEN_ITEMS:
                 self._said.append(_OTHER)
+        elif event.type == "response.function_call_arguments.done":
+            if event.arguments and not self._calls.get(index):
+                self._calls[index] = True
+                self._said.append(Said("tool_call", event.arguments, index))
         elif event.type == "response.output_item.done":
             # Not every server tells the arguments in fragments before it tells them whole.
             if item is not None and item.type == "function_call" and not self._calls.get(index):
@@ -388,9 +397,8 @@ class MessagesListener(Listener):
     def _hear_block(self, block: _Block, index: int) -> None:
         if block.type == "tool_use":
             self._calls.add(index)
-            given = bytes(block.input)
             # An empty object stands for what the fragments will tell.
-            arguments = given.decode("utf-8", "replace") if len(given) > 2 else ""
+            arguments = given_arguments(block.input)
             self._said.append(Said("tool_call", arguments, index, block.id or "", block.name or ""))
         elif block.type == "text" and block.text:
             self._said.append(Said("content", block.text))
@@ -398,6 +406,13 @@ class MessagesListener(Listener):
             self._said.append(Said("reasoning", block.thinking))
         elif block.type not in self._SPOKEN_BLOCKS:
             self._said.append(_OTHER)
+
+
+def given_arguments(raw: Raw) -> str:
+    """The arguments of a call as they were given with its name; empty where there are none."""
+    given = bytes(raw)
+    is_empty = given.translate(None, b" \t\r\n") in (b"", b"null", b"{}")
+    return "" if is_empty else given.decode("utf-8", "replace")
 
 
 def _is_given(raw: Raw) -> bool:

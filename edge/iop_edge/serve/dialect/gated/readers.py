@@ -168,6 +168,9 @@ class GatedWhole(_Reading[AnswerReader]):
     def end(self) -> Pieces:
         body = self._answer.end()
         said = self._says(body) if self._says is not None else ()
+        if self._says is not None and not said and not self._is_first:
+            # What is told already would be missing in it.
+            said = (Said("other", ""),)
         is_raw = self._is_first or not said
         return (Piece(said, body if is_raw else None),)
 

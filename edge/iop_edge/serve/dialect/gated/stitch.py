@@ -68,9 +68,9 @@ class StreamStitch:
             if self._renderer is None:
                 if not self._told.is_settled:
                     self._told.note(piece)
-                for said in piece.said:
-                    if said.kind == "finish":
-                        self._has_finished = True
+                if piece.said:
+                    # Text that follows a finish says that it was none.
+                    self._has_finished = piece.said[-1].kind == "finish"
             return raw
         if not piece.said:
             return b""

@@ -474,6 +474,57 @@ def test_a_body_says_that_there_is_more_in_it_than_can_be_told_again(
     assert piece.raw is not None
 
 
+@pytest.mark.req("GATE-5")
+@pytest.mark.parametrize(
+    ("surface", "body"),
+    [
+        ("chat", {"choices": [{"message": {"content": [{"type": "text", "text": "x"}]}}]}),
+        ("responses", {"output": [{"type": "message", "content": []}]}),
+        ("messages", {"content": "x"}),
+    ],
+)
+def test_a_later_body_that_cannot_be_heard_does_not_take_the_place_of_the_answer(
+    surface: Surface, body: dict[str, Any]
+) -> None:
+    raw = json.dumps({"model": "served", **body}).encode()
+    reader = relayed_reader(work_for(surface, is_stream=False), is_first=False)
+    reader.feed(raw)
+    assert reader.end() == (Piece((OTHER,), None),)
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize("given", [b"{}", b"{ }", b"null"])
+def test_no_arguments_with_a_name_stand_for_what_the_fragments_tell(given: bytes) -> None:
+    start = b'{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c",'
+    events = [
+        start + b'"name":"f","input":' + given + b"}}",
+        b'{"type":"content_block_delta","index":0,"delta":{"partial_json":"{}"}}',
+    ]
+    reader = relayed_reader(work_for("messages"), is_first=True)
+    said = said_of(reader.feed(b"".join(b"data: %s\n\n" % event for event in events)))
+    assert said == [call(0, "", "c", "f"), call(0, "{}")]
+
+
+@pytest.mark.req("GATE-7")
+@pytest.mark.parametrize("told_by", ["arguments", "item"])
+def test_arguments_that_are_told_whole_after_an_empty_fragment_are_heard(told_by: str) -> None:
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": None}
+    done: dict[str, Any] = {"type": "response.output_item.done", "item": item}
+    if told_by == "item":
+        done["item"] = {**item, "arguments": "{}"}
+    events = [
+        {"type": "response.output_item.added", "item": {**item, "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "delta": ""},
+        {"type": "response.function_call_arguments.done", "arguments": "{}"}
+        if told_by == "arguments"
+        else {"type": "response.function_call_arguments.done"},
+        done,
+    ]
+    reader = relayed_reader(work_for("responses"), is_first=True)
+    stream = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+    assert "".join(said.text for said in said_of(reader.feed(stream))) == "{}"
+
+
 @pytest.mark.req("GATE-1")
 def test_what_was_said_before_a_fault_is_counted_as_without_the_gate() -> None:
     chunk = json.dumps({"model": "m", "choices": [{"delta": {"content": "Nine words. " * 9}}]})
