@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
 from iop.runtime_pb2 import RunEvent
 from iop_edge.gate.evidence import Piece, Said, joined
 from iop_edge.runtime.work import AnswerReader, HeaderPairs, ReportedUsage, RunReader
@@ -18,10 +20,12 @@ from iop_edge.serve.dialect.errors import Dialect
 from iop_edge.serve.dialect.gated.bodies import BodySays
 from iop_edge.serve.dialect.gated.listeners import Listener
 from iop_edge.serve.dialect.gated.protocols import GatedProtocol
-from iop_edge.serve.dialect.gated.sse import END_OF_EVENT, events_of
+from iop_edge.serve.dialect.gated.sse import END_OF_EVENT, data_of, events_of
+from iop_edge.serve.dialect.json_value import NOT_JSON
 from iop_edge.serve.dialect.normalized.result import RunAnswer, RunResult
 
 _LINE_ENDS = b"\r\n"
+_TEXT_KEYS = ("content", "text")
 
 Pieces = Sequence[Piece]
 Answer = TypeVar("Answer", bound=AnswerReader | RunReader)
@@ -114,13 +118,17 @@ class GatedStream(_Reading[AnswerReader]):
 class LaterStream(_Reading[AnswerReader]):
     """The events of a later attempt: each is a piece.
 
-    An error event keeps its bytes: nothing that the gate knows says the same.
+    An error event keeps its bytes: nothing that the gate knows says the same. An attempt whose text
+    came in forms alone that nothing here hears has said something else: it would end as if there
+    had been nothing to add.
     """
 
     def __init__(self, answer: AnswerReader, listener: Listener) -> None:
         super().__init__(answer, is_first=False)
         self._listener = listener
         self._is_between_events = True
+        self._has_spoken = False
+        self._has_unheard_text = False
 
     def feed(self, arrived: bytes) -> Pieces:
         """Give the answer's reader one event at a time, so that it releases one at a time."""
@@ -141,13 +149,36 @@ class LaterStream(_Reading[AnswerReader]):
         return pieces
 
     def end(self) -> Pieces:
-        return self._pieces(self._answer.end())
+        pieces = self._pieces(self._answer.end())
+        if self._has_unheard_text and not self._has_spoken:
+            return (*pieces, Piece((Said("other", ""),)))
+        return pieces
 
     def _pieces(self, released: bytes) -> Pieces:
         said, _ = self._listener.heard()
         if self._listener.has_failed:
             return (Piece((), released),)
+        if not self._has_spoken:
+            self._has_spoken = any(one.kind != "finish" for one in said)
+            self._has_unheard_text |= any(map(_has_text, data_of(released)))
         return (Piece(said),) if said else ()
+
+
+def _has_text(payload: bytes) -> bool:
+    """Whether an event has text in any of the places where the protocols have a model's."""
+    try:
+        left = [msgspec.json.decode(payload)]
+    except NOT_JSON:
+        return False
+    while left:
+        found = left.pop()
+        if isinstance(found, list):
+            left += found
+        elif isinstance(found, dict):
+            if any(isinstance(text := found.get(key), str) and text for key in _TEXT_KEYS):
+                return True
+            left += found.values()
+    return False
 
 
 class GatedWhole(_Reading[AnswerReader]):

@@ -492,6 +492,38 @@ def test_a_later_body_that_cannot_be_heard_does_not_take_the_place_of_the_answer
     assert reader.end() == (Piece((OTHER,), None),)
 
 
+@pytest.mark.req("GATE-5", "OAI-7")
+@pytest.mark.parametrize(
+    ("surface", "events"),
+    [
+        ("chat", [{"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}, "[DONE]"]),
+        ("chat", [{"choices": [{"text": "x"}]}, "[DONE]"]),
+        (
+            "responses",
+            [
+                {"type": "response.output_text.done", "text": "x"},
+                {"type": "response.completed", "response": {"status": "completed"}},
+            ],
+        ),
+        ("messages", [{"type": "new_delta", "delta": {"text": "x"}}, {"type": "message_stop"}]),
+    ],
+)
+def test_a_later_attempt_of_which_nothing_is_heard_is_no_end_without_a_word(
+    surface: Surface, events: list[Any]
+) -> None:
+    payloads = [one if isinstance(one, str) else json.dumps(one) for one in events]
+    reader = relayed_reader(work_for(surface), is_first=False)
+    pieces = [*reader.feed(b"".join(b"data: %s\n\n" % one.encode() for one in payloads))]
+    assert OTHER in said_of([*pieces, *reader.end()])
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_later_attempt_that_has_nothing_to_add_says_nothing(surface: Surface) -> None:
+    reader = relayed_reader(work_for(surface), is_first=False)
+    pieces = [*reader.feed(b"".join(upstream(surface, True, [finish()])))]
+    assert said_of([*pieces, *reader.end()]) == [finish()]
+
+
 @pytest.mark.req("GATE-7")
 @pytest.mark.parametrize("given", [b"{}", b"{ }", b"null"])
 def test_no_arguments_with_a_name_stand_for_what_the_fragments_tell(given: bytes) -> None:
