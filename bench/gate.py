@@ -129,6 +129,7 @@ def page_rows(found: dict[str, Any]) -> table.Rows:
 
 
 def print_into_docs(found: dict[str, Any], repeats: int, page: Path = PAGE) -> None:
+    """Put the figures of so many rounds between the page's markers. Raises NoPlace."""
     machine = this_machine()
     taken_on = (
         f"Medians of {repeats} interleaved rounds, with the lowest and the highest ratio, on "

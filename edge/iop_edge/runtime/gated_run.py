@@ -102,7 +102,7 @@ class GatedRun(Run):
         self._stitch = work.stitch(options.max_ingress_snapshot_bytes)
         self._loop = asyncio.get_running_loop()
         self._source: _Source[Any] | None = None
-        self._step: Effect | None = None
+        self._step: Repair | Fail | None = None
         self._is_told = False
         self._readers: list[Reader] = []
 
@@ -166,10 +166,14 @@ class GatedRun(Run):
 
     def _write(self, effects: Sequence[Effect]) -> bytes:
         """What the caller reads of these; a repair or a failure, their last, is the next step."""
-        self._step = last = effects[-1] if effects else None
+        last = effects[-1] if effects else None
         write = self._stitch.write
-        if len(effects) == 1 and isinstance(last, Piece):
-            return write(last)
+        if isinstance(last, Piece):
+            self._step = None
+            if len(effects) == 1:
+                return write(last)
+        else:
+            self._step = last
         return b"".join([write(one) for one in effects if isinstance(one, Piece)])
 
     async def _read_on(self) -> Sequence[Effect]:

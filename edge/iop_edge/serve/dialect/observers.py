@@ -3,6 +3,9 @@
 One observer per answer. It looks at an event or at a whole body, keeps the usage that was
 reported last, counts what was generated, and knows the protocol's terminal marker. Reported usage
 is taken as it is: a zero is a zero, and what is no number is no report.
+
+It is longer than a room should be: three protocols side by side, which share how usage, names and
+odd bodies are read.
 """
 
 from __future__ import annotations
@@ -198,7 +201,7 @@ class ChatObserver:
     def _seen(self, head: _Head) -> bytes:
         if head.usage is not _NOTHING:
             self.usage = with_usage(self.usage, head.usage)
-        if head.error is not _NOTHING and _is_given(head.error):
+        if head.error is not _NOTHING and is_given(head.error):
             self.is_ended = self.has_failed = True
         return name_in(head.model)
 
@@ -259,7 +262,7 @@ class ResponsesObserver:
         if event.type in self._TERMINAL:
             self.is_ended = True
             self.has_failed = event.type in self._FAILED
-        if not _is_given(event.response):
+        if not is_given(event.response):
             return b""
         head = _read_head(bytes(event.response))
         self.usage = with_usage(self.usage, head.usage)
@@ -312,10 +315,10 @@ class MessagesObserver:
         if event.type in ("message_stop", "error"):
             self.is_ended = True
             self.has_failed = event.type == "error"
-        elif event.type == "content_block_start" and _is_given(event.content_block):
+        elif event.type == "content_block_start" and is_given(event.content_block):
             self._add_block(_read_any(event.content_block))
         self._last_usage = with_usage(self._last_usage, event.usage)
-        if not _is_given(event.message):
+        if not is_given(event.message):
             return b""
         head = _read_head(bytes(event.message))
         self._first_usage = with_usage(self._first_usage, head.usage)
@@ -345,7 +348,7 @@ class MessagesObserver:
 
 def with_usage(known: ReportedUsage, raw: Raw) -> ReportedUsage:
     """What is known after one more report, which stands over earlier ones and adds nothing up."""
-    if not _is_given(raw):
+    if not is_given(raw):
         return known
     counted, produced = _reported(raw)
     return ReportedUsage(
@@ -387,8 +390,9 @@ def _tokens(*reports: Raw) -> int | None:
     return None
 
 
-def _is_given(raw: Raw) -> bool:
-    return raw is not _NOTHING and bytes(raw) != b"null"
+def is_given(raw: Raw) -> bool:
+    """Whether a member stands there, and is not null."""
+    return bytes(raw) not in (b"", b"null")
 
 
 def _text_in(raw: Raw) -> str:
@@ -410,7 +414,7 @@ def _read_body(body: bytes, *answers: str) -> _Body:
         found = _body(body)
     except NOT_JSON:
         raise not_an_answer() from None
-    if not any(_is_given(getattr(found, name)) for name in answers):
+    if not any(is_given(getattr(found, name)) for name in answers):
         raise not_an_answer()
     return found
 

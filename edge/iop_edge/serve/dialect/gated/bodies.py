@@ -16,6 +16,7 @@ from iop_edge.serve.dialect.gated.listeners import (
     given_arguments,
 )
 from iop_edge.serve.dialect.json_value import NOT_JSON
+from iop_edge.serve.dialect.observers import is_given
 
 T = TypeVar("T")
 _NOTHING = Raw()
@@ -123,7 +124,7 @@ def chat_says(body: bytes) -> tuple[Said, ...]:
     reasoning = message.reasoning_content or message.reasoning or ""
     content = (message.content or "") + (message.refusal or "")
     has_other = (
-        len(answer.choices) > 1 or _is_given(message.function_call) or _is_given(message.audio)
+        len(answer.choices) > 1 or is_given(message.function_call) or is_given(message.audio)
     )
     return _all_of(reasoning, content, calls, finish, has_other=has_other)
 
@@ -190,10 +191,6 @@ def _all_of(
     if content:
         said.append(Said("content", content))
     return (*said, *calls, Said("finish", finish))
-
-
-def _is_given(raw: Raw) -> bool:
-    return raw is not _NOTHING and bytes(raw) != b"null"
 
 
 def _decoded(body: bytes | Raw, decoder: Decoder[T]) -> T | None:

@@ -3,12 +3,15 @@
 A listener stands where the observer of a stream stands, and has one of its own for everything that
 the gate does not weigh: usage, the terminal marker, events of unusual forms. The pieces of text
 that a stream mostly consists of are decoded once, here.
+
+It is longer than a room should be: three protocols side by side, which share how what was said is
+kept and counted.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,6 +26,7 @@ from iop_edge.serve.dialect.observers import (
     ChatObserver,
     MessagesObserver,
     ResponsesObserver,
+    is_given,
     name_in,
 )
 from iop_shared.call_numbers import CallNumbers
@@ -48,10 +52,12 @@ RESPONSE_FINISHES: Mapping[str, str] = {
 class Listener(ABC):
     """An observer of a stream, in front of the protocol's own one, that tells what was said."""
 
-    __slots__ = ("_begins", "_counted", "_observer", "_said", "_uncounted")
+    __slots__ = ("_begins", "_counted", "_observe", "_observer", "_said", "_uncounted")
 
-    def __init__(self, observer: AnswerObserver) -> None:
+    def __init__(self, observer: AnswerObserver, observe: Callable[[bytes], bytes]) -> None:
+        """`observe` is what the observer makes of the events that are left to it."""
         self._observer = observer
+        self._observe = observe
         self._said: list[Said] = []
         self._begins: list[int] = []
         self._counted = 0  # How many of these the protocol's own observer has counted.
@@ -95,7 +101,7 @@ class Listener(ABC):
     def _observed(self, payload: bytes) -> bytes:
         """What the protocol's own observer makes of an event, which counts it, too."""
         self._count()
-        return self._observer.event(payload)
+        return self._observe(payload)
 
     def _unusual(self, payload: bytes) -> bytes:
         """The same of an event of a form that is not known, which may say anything."""
@@ -212,7 +218,9 @@ class ChatListener(Listener):
     __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
-        super().__init__(ChatObserver())
+        observer = ChatObserver()
+        # What is a plain chunk is heard here, so no other one is tried as such again.
+        super().__init__(observer, observer.other_event)
         self._numbers = CallNumbers()
 
     def event(self, payload: bytes) -> bytes:
@@ -259,9 +267,7 @@ class ChatListener(Listener):
                 said.append(Said("content", delta.content))
             if delta.refusal:
                 said.append(Said("content", delta.refusal))
-            if (delta.function_call is not _NOTHING and _is_given(delta.function_call)) or (
-                delta.audio is not _NOTHING and _is_given(delta.audio)
-            ):
+            if is_given(delta.function_call) or is_given(delta.audio):
                 said.append(_OTHER)
             for call in delta.tool_calls or ():
                 self._hear_call(call)
@@ -298,7 +304,8 @@ class ResponsesListener(Listener):
     _SPOKEN_ITEMS = ("message", "reasoning")
 
     def __init__(self) -> None:
-        super().__init__(ResponsesObserver())
+        observer = ResponsesObserver()
+        super().__init__(observer, observer.event)
         self._calls: dict[int, bool] = {}
 
     def event(self, payload: bytes) -> bytes:
@@ -366,7 +373,8 @@ class MessagesListener(Listener):
     _SPOKEN_BLOCKS = ("text", "thinking", "redacted_thinking")
 
     def __init__(self) -> None:
-        super().__init__(MessagesObserver())
+        observer = MessagesObserver()
+        super().__init__(observer, observer.event)
         self._calls: set[int] = set()
 
     def event(self, payload: bytes) -> bytes:
@@ -413,7 +421,3 @@ def given_arguments(raw: Raw) -> str:
     given = bytes(raw)
     is_empty = given.translate(None, b" \t\r\n") in (b"", b"null", b"{}")
     return "" if is_empty else given.decode("utf-8", "replace")
-
-
-def _is_given(raw: Raw) -> bool:
-    return raw is not _NOTHING and bytes(raw) != b"null"
